@@ -1,0 +1,290 @@
+"""The configuration of a run: frozen dataclasses in, TOML out; unknown keys and wrong types are refused by name."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import cattrs
+import tomli_w
+from cattrs.gen import make_dict_structure_fn
+
+from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
+from fedbraid.core.plan import LocalWork
+from fedbraid.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Named:
+    """Something chosen by name, with options of its own."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataConfig(Named):
+    name: str = "digits"
+
+
+@dataclass(frozen=True)
+class ModelConfig(Named):
+    name: str = "mlp"
+
+
+@dataclass(frozen=True)
+class PartitionConfig(Named):
+    name: str = "dirichlet"
+    clients: int = 10  # natural partitions have as many clients as the data has users
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(Named):
+    """The local optimiser; `fedbraid.core.optimizer` has the options of each."""
+
+    name: str = "sgd"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Who takes part in a round."""
+
+    scheme: Literal["fixed", "bernoulli"] = "fixed"
+    clients: int = 0  # fixed: so many in every round; 0 = everybody
+    rate: float = 0.1  # bernoulli: each takes part with this probability, at least one does
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """When and what is evaluated."""
+
+    every: int = 1  # rounds; the last one is always evaluated
+    model: Literal["server", "cohort"] = "server"  # what the server hands out, or the mean of the round's models
+    per_client: bool = False
+    target: float = 0.0  # accuracy whose first round is reported; 0 = none
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Where and how clients are trained. None of it changes a result beyond rounding."""
+
+    kind: Literal["auto", "stack", "loop"] = "auto"
+    device: str = "auto"  # auto, cpu, cuda, cuda:1 …
+    dtype: Literal["float32", "float64"] = "float32"
+    tf32: bool = False  # faster and coarser matrix products on CUDA
+    chunk: int = 0  # clients in a stack at most; 0 = as many as fit in memory
+    workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What is written while a run goes on."""
+
+    every: int = 10  # rounds between checkpoints
+    clients_on_disk: bool = False  # keep clients' states on disk instead of in memory
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run. Everything has a default: FedAvg on the digits of ten skewed clients."""
+
+    method: str = "fedavg"
+    rounds: int = 30
+    seed: int = 0
+    strands: dict[str, dict[str, Any]] = field(default_factory=dict)  # hyper-parameters by strand
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = PartitionConfig()
+    model: ModelConfig = ModelConfig()
+    sampling: Sampling = Sampling()
+    local: LocalWork = LocalWork()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    buffers: Literal["average"] = "average"  # BatchNorm's running statistics: averaged with the model's weights
+    evaluate: Evaluation = Evaluation()
+    engine: EngineConfig = EngineConfig()
+    save: Saving = Saving()
+
+    def __post_init__(self) -> None:
+        at_least("rounds", self.rounds, 1)
+        at_least("seed", self.seed, 0)
+        at_least("partition.clients", self.partition.clients, 1)
+        at_least("sampling.clients", self.sampling.clients, 0)
+        at_least("evaluate.every", self.evaluate.every, 1)
+        at_least("save.every", self.save.every, 1)
+        at_least("engine.chunk", self.engine.chunk, 0)
+        at_least("engine.workers", self.engine.workers, 0)
+        if not 0 < self.sampling.rate <= 1:
+            raise UserError(f"sampling.rate must lie in (0, 1], not {self.sampling.rate}")
+        if not 0 <= self.evaluate.target < 1:
+            raise UserError(f"evaluate.target is a share such as 0.9, not {self.evaluate.target}")
+
+
+def at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{key} must be {least} or more, not {value}")
+
+
+# --- to and from plain values
+
+FREE = {"data", "model", "partition", "optimizer"}
+"""Tables that also hold the options of what they name: `[partition] name = "dirichlet", beta = 0.5`."""
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+    """A configuration from nested dictionaries such as a TOML file gives."""
+    nested = {key: _gather(key, value) for key, value in values.items()}
+    try:
+        return _CONVERTER.structure(nested, Config)
+    except cattrs.BaseValidationError as error:
+        raise UserError(_sentence(error)) from None
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The inverse: what is written to config.toml."""
+    values = asdict(config)
+    for key in FREE:
+        values[key] |= values[key].pop("options")
+    return {key: value for key, value in values.items() if value != {}}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def to_toml(config: Config) -> str:
+    return tomli_w.dumps(to_dict(config))
+
+
+def merged(values: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """`values` with `key=value` settings put in; keys are dotted, values are TOML (quotes may be left out)."""
+    result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set takes key=value such as local.epochs=5, not {setting!r}")
+        put(result, key.strip(), _toml_value(text.strip()))
+    return result
+
+
+def put(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key."""
+    *tables, last = key.split(".")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise UserError(f"{key!r} is no setting: {table!r} is a value, not a table")
+    values[last] = value
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as dotted keys."""
+    pairs: dict[str, Any] = {}
+    for key, value in values.items():
+        pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return pairs
+
+
+def optimizer_of(config: Config) -> Optimizer:
+    """The local optimiser that a configuration names."""
+    name, options = config.optimizer.name, dict(config.optimizer.options)
+    if name not in OPTIMIZERS:
+        raise unknown("optimizer", name, OPTIMIZERS)
+    made = OPTIMIZERS[name]
+    known = {f.name: f for f in fields(made)}
+    for key, value in options.items():
+        if key not in known:
+            raise unknown(f"option of optimizer {name!r}", key, known)
+        wants_bool = isinstance(known[key].default, bool)
+        if isinstance(value, bool) != wants_bool or not isinstance(value, int | float):
+            raise UserError(f"optimizer.{key} must be {'true or false' if wants_bool else 'a number'}, not {value!r}")
+        if not wants_bool and not 0 <= value < float("inf"):
+            raise UserError(f"optimizer.{key} must be a finite number of at least 0, not {value}")
+    optimizer = made(**options)
+    if optimizer.lr == 0:
+        raise UserError("optimizer.lr is 0, so nothing would be learned; give a number above 0 such as 0.1")
+    return optimizer
+
+
+def _gather(key: str, value: Any) -> Any:
+    """A value checked to be a table where one is due, its unknown keys moved under `options` where it may have them."""
+    default = getattr(_DEFAULT, key, None)
+    if (is_dataclass(default) or isinstance(default, dict)) and not isinstance(value, Mapping):
+        example = f"{key}.{fields(default)[0].name}" if is_dataclass(default) else f"{key}.disco.a"
+        raise UserError(f"{key} is a table, not {value!r}; set its keys, such as {example}")
+    if key == "strands":
+        for strand, options in value.items():
+            if not isinstance(options, Mapping):
+                raise UserError(f"strands.{strand} is a table of hyper-parameters, not {options!r}")
+        return value
+    if key not in FREE:
+        return value
+    own = {f.name for f in fields(default)} - {"options"}  # type: ignore[arg-type]
+    options = {k: v for k, v in value.items() if k not in own}
+    return {k: v for k, v in value.items() if k in own} | {"options": options}
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _exactly(kind: type) -> Any:
+    def structure(value: Any, _: type) -> Any:
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if type(value) is not kind:
+            raise TypeError(f"must be {_WORDS[kind]}, not {value!r}")
+        return value
+
+    return structure
+
+
+def _one_of(value: Any, kind: Any) -> Any:
+    choices = get_args(kind)
+    if value not in choices:
+        raise ValueError(f"must be one of {', '.join(map(repr, choices))}, not {value!r}")
+    return value
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    for kind in _WORDS:
+        converter.register_structure_hook(kind, _exactly(kind))
+    converter.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _one_of)
+    converter.register_structure_hook_factory(
+        is_dataclass, lambda cls: make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
+    )
+    return converter
+
+
+_CONVERTER = _converter()
+_DEFAULT = Config()
+
+
+def _sentence(error: BaseException, path: str = "") -> str:
+    """The first mistake of a validation error, as one sentence."""
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):
+        owner = error.cl
+        key = sorted(error.extra_fields)[0]
+        return str(unknown("setting", path + key, [path + f.name for f in fields(owner) if f.name != "options"]))
+    if isinstance(error, cattrs.BaseValidationError):
+        first = error.exceptions[0]
+        note = next((n for n in getattr(first, "__notes__", []) if hasattr(n, "name")), None)
+        if note is None:
+            return _sentence(first, path)
+        deeper = isinstance(first, cattrs.BaseValidationError)
+        return _sentence(first, f"{path}{note.name}" + ("." if deeper else ""))
+    where = path.rstrip(".") or "the configuration"
+    return str(error) if isinstance(error, UserError) else f"{where} {error}"

@@ -1,0 +1,80 @@
+"""A method is a chain of strands; FedAvg is the empty one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from fedbraid.core.strand import HOOKS, Strand
+from fedbraid.errors import UserError
+
+ONLY_ONE = {
+    "weights": "set the aggregation weights",
+    "task": "replace the task loss",
+}
+"""Hooks that a single strand of a chain may claim, and what claiming them means."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Strands in order. Checked when it is built; prints as it is written."""
+
+    strands: tuple[Strand, ...] = ()
+
+    def __post_init__(self) -> None:
+        seen: dict[str, Strand] = {}
+        for strand in self.strands:
+            if strand.name in seen:
+                raise UserError(f"{seen[strand.name]} and {strand} are the same strand twice; keep one of them")
+            seen[strand.name] = strand
+        for hook, claim in ONLY_ONE.items():
+            claimants = self.using(hook)
+            if len(claimants) > 1:
+                first, second = claimants[0].name, claimants[1].name
+                raise UserError(f"{first} and {second} both {claim}; keep one of them")
+        senders = [s.name for s in self.strands if s.sends_models]
+        if len(senders) > 1:
+            raise UserError(f"{senders[0]} and {senders[1]} both choose the model that is sent; keep one of them")
+
+    def using(self, hook: str) -> tuple[Strand, ...]:
+        """The strands that override `hook`, in order."""
+        return self._using[hook]
+
+    @cached_property
+    def _using(self) -> dict[str, tuple[Strand, ...]]:
+        return {h: tuple(s for s in self.strands if getattr(type(s), h) is not getattr(Strand, h)) for h in HOOKS}
+
+    @property
+    def averages(self) -> str:
+        """How the cohort is averaged where no strand sets the weights."""
+        return "uniform" if any(s.averages == "uniform" for s in self.strands) else "sizes"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset().union(*(s.needs for s in self.strands))
+
+    def __iter__(self) -> Iterator[Strand]:
+        return iter(self.strands)
+
+    def __add__(self, other: Chain | Strand) -> Chain:
+        return Chain(self.strands + (other.strands if isinstance(other, Chain) else (other,)))
+
+    def __str__(self) -> str:
+        return "+".join(map(written, self.strands)) or "fedavg"
+
+
+def written(strand: Strand) -> str:
+    """A strand as it is written in a method: `disco(a=0.4)`, defaults left out."""
+    changed = {
+        f.name: getattr(strand, f.name)
+        for f in fields(strand)  # type: ignore[arg-type]
+        if f.default is MISSING or getattr(strand, f.name) != f.default
+    }
+    return strand.name + (f"({', '.join(f'{k}={v!r}' for k, v in changed.items())})" if changed else "")
+
+
+def hyper_parameters(strand: type[Strand]) -> dict[str, Any]:
+    """A strand's hyper-parameters with their defaults; MISSING where a value must be given."""
+    return {f.name: f.default for f in fields(strand)}  # type: ignore[arg-type]

@@ -1,0 +1,97 @@
+"""A network as a pure function of a vector."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedbraid.core.vector import Layout
+from fedbraid.errors import UserError
+from fedbraid.models.outputs import Outputs
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What strands and engines know of a network.
+
+    Parameters travel as the vector `w`. Float buffers (BatchNorm's running statistics) travel beside it as a second
+    vector that corrections and server optimisers never touch; integer buffers stay where they are.
+    """
+
+    training: nn.Module
+    evaluating: nn.Module
+    layout: Layout
+    buffers: Layout
+
+    @staticmethod
+    def of(module: nn.Module) -> Model:
+        refuse_hidden_randomness(module)
+        floats = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        return Model(
+            training=copy.deepcopy(module).train(),
+            evaluating=copy.deepcopy(module).eval(),
+            layout=Layout.of(dict(module.named_parameters())),
+            buffers=Layout.of(floats),
+        )
+
+    def initial(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The vectors (parameters, buffers) that the network was made with."""
+        w = self.layout.flatten({k: v.detach() for k, v in self.training.named_parameters()})
+        b = self.buffers.flatten(dict(self.training.named_buffers()))
+        return w.to(device, dtype), b.to(device, dtype)
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Model:
+        """A copy of its own: two threads must not share a module while `functional_call` swaps its tensors."""
+        move = (copy.deepcopy(m).to(device, dtype) for m in (self.training, self.evaluating))
+        return Model(*move, self.layout, self.buffers)
+
+    def predict(self, w: Tensor, buffers: Tensor, x: Tensor) -> Outputs:
+        """Outputs in evaluation mode."""
+        return outputs(functional_call(self.evaluating, self.layout.views(w) | self.buffers.views(buffers), (x,)))
+
+    def learn(self, w: Tensor, buffers: Tensor, x: Tensor) -> tuple[Outputs, Tensor]:
+        """Outputs in training mode, and the buffers afterwards."""
+        if not self.buffers.names:
+            return outputs(functional_call(self.training, self.layout.views(w), (x,))), buffers
+        running = {name: b.clone() for name, b in self.buffers.views(buffers).items()}
+        out = outputs(functional_call(self.training, self.layout.views(w) | running, (x,)))
+        return out, self.buffers.flatten(running)
+
+
+def outputs(result: object) -> Outputs:
+    if isinstance(result, Outputs):
+        return result
+    raise UserError(
+        f"the network returned {type(result).__name__}; a FedBraid network returns "
+        "fedbraid.Outputs(logits, features), where features are what its last layer receives"
+    )
+
+
+def refuse_hidden_randomness(module: nn.Module) -> None:
+    """Layers that draw from torch's global generator would make a result depend on who trained before."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd | nn.RReLU) or getattr(layer, "dropout", 0):
+            if getattr(layer, "p", 1) != 0:
+                raise UserError(
+                    f"layer {name or type(layer).__name__!r} ({type(layer).__name__}) draws from torch's global "
+                    "generator, so seeds would not reproduce; set its rate to 0 or leave it out"
+                )
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
+            raise UserError(
+                f"layer {name!r} ({type(layer).__name__}) has momentum=None, whose counter cannot be averaged "
+                "between clients; give it a momentum such as 0.1"
+            )
+
+
+def why_not_stacked(model: Model) -> str | None:
+    """Why this network must run client by client, or None if it can run as a stack."""
+    for name, layer in model.training.named_modules():
+        if isinstance(layer, nn.RNNBase):
+            return f"layer {name!r} ({type(layer).__name__}) has no batching rule over clients"
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            return f"layer {name!r} ({type(layer).__name__}) mixes the samples of a batch, padded ones included"
+    return None

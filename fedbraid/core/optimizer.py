@@ -1,0 +1,124 @@
+"""Local optimisers as pure functions: state in, state out. Every round begins with fresh state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.tree import Tree
+
+
+class Optimizer(Protocol):
+    """One local step from a gradient."""
+
+    lr: float
+    decay: float
+    weight_decay: float
+    clip: float
+
+    def init(self, w: Tensor) -> Tree: ...
+
+    def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]: ...
+
+    def reach(self, steps: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """v ← ρ v + g + λ w;  w ← w − η v."""
+
+    name: ClassVar[str] = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    decay: float = 1.0  # the learning rate of round t is lr * decay ** t
+    clip: float = 0.0  # the largest norm of the raw gradient; 0 = no limit
+
+    def init(self, w: Tensor) -> Tree:
+        return {"v": torch.zeros_like(w)} if self.momentum else {}
+
+    def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        if self.weight_decay:
+            g = g + self.weight_decay * w
+        if not self.momentum:
+            return w - lr * g, state
+        v = self.momentum * state["v"] + g
+        return w - lr * (g + self.momentum * v if self.nesterov else v), {"v": v}
+
+    def reach(self, steps: Tensor) -> Tensor:
+        """How far `steps` steps of a unit gradient at lr 1 go: FedNova's ‖a‖₁, what SCAFFOLD must divide by."""
+        if not self.momentum:
+            return steps
+        rho = self.momentum
+        heavy_ball = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        return steps + rho * heavy_ball if self.nesterov else heavy_ball
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with bias correction; weight decay enters the gradient."""
+
+    name: ClassVar[str] = "adam"
+    lr: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decay: float = 1.0
+    clip: float = 0.0
+
+    def init(self, w: Tensor) -> Tree:
+        return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": w.new_zeros(())}
+
+    def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        if self.weight_decay:
+            g = g + self.weight_decay * w
+        t = state["t"] + 1
+        m = self.beta1 * state["m"] + (1 - self.beta1) * g
+        v = self.beta2 * state["v"] + (1 - self.beta2) * g * g
+        size = (v / (1 - self.beta2**t)).sqrt() + self.eps
+        return w - lr * (m / (1 - self.beta1**t)) / size, {"m": m, "v": v, "t": t}
+
+    def reach(self, steps: Tensor) -> Tensor:
+        """Under a constant unit gradient every step has length 1."""
+        return steps
+
+
+@dataclass(frozen=True)
+class RmsProp:
+    """RMSProp as torch has it: v ← α v + (1 − α) g²;  w ← w − η g / (√v + ε)."""
+
+    name: ClassVar[str] = "rmsprop"
+    lr: float = 0.01
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decay: float = 1.0
+    clip: float = 0.0
+
+    def init(self, w: Tensor) -> Tree:
+        return {"v": torch.zeros_like(w)}
+
+    def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        if self.weight_decay:
+            g = g + self.weight_decay * w
+        v = self.alpha * state["v"] + (1 - self.alpha) * g * g
+        return w - lr * g / (v.sqrt() + self.eps), {"v": v}
+
+    def reach(self, steps: Tensor) -> Tensor:
+        """The steps' own lengths depend on the gradient's history; counted as one each."""
+        return steps
+
+
+OPTIMIZERS: dict[str, type[Sgd] | type[Adam] | type[RmsProp]] = {o.name: o for o in (Sgd, Adam, RmsProp)}
+
+
+def clipped(g: Tensor, largest: float) -> Tensor:
+    """`g` scaled down so that its norm is at most `largest`; unchanged for 0."""
+    if not largest:
+        return g
+    return g * (largest / g.norm().clamp(min=1e-12)).clamp(max=1.0)

@@ -1,0 +1,73 @@
+"""The plan: everything random that a client does in a round, made beforehand as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbraid.core.chain import Chain
+from fedbraid.core.random import stream
+from fedbraid.errors import UserError
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How much a client trains in a round."""
+
+    batch: int = 32  # 0 = the whole local set as one batch
+    epochs: int = 1
+    steps: int = 0  # if given, this many steps instead of epochs
+    least: int = 0  # stragglers: each client and round draws its epochs (or steps) from least..most
+    drop_last: bool = False  # leave out the last, smaller batch (a client smaller than one batch still takes it)
+
+    def __post_init__(self) -> None:
+        most = self.steps or self.epochs
+        if self.batch < 0 or self.epochs < 1 or self.steps < 0:
+            raise UserError(
+                f"local work needs batch >= 0, epochs >= 1 and steps >= 0, got batch={self.batch}, "
+                f"epochs={self.epochs}, steps={self.steps}"
+            )
+        if not 0 <= self.least <= most:
+            raise UserError(f"local.least is {self.least}; it must lie between 1 and {most} (0 = no stragglers)")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One client's round: `positions[t, :counts[t]]` are the samples of its local step t."""
+
+    positions: Ints  # [steps, batch], into the client's own samples
+    counts: Ints  # [steps]
+    first: NDArray[np.bool_]  # [steps] whether the step begins a local epoch
+    draws: dict[str, np.ndarray] = field(default_factory=dict)  # "strand.name": [steps, ...]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def samples(self) -> int:
+        return int(self.counts.sum())
+
+
+def make_plan(chain: Chain, work: LocalWork, size: int, width: int, *, seed: int, round: int, client: int) -> Plan:
+    """The plan of one client; `width` is the batch axis, at least as long as any batch."""
+    rng = stream(seed, "local", round=round, client=client)
+    most = work.steps or work.epochs
+    amount = int(rng.integers(work.least, most + 1)) if work.least else most
+    batch = min(work.batch or size, size)
+    per_epoch = size // batch if work.drop_last else -(-size // batch)
+    steps = amount if work.steps else amount * per_epoch
+    counts = np.resize(np.minimum(batch, size - batch * np.arange(per_epoch)), steps)
+    positions = np.zeros((steps, width), dtype=np.int64)
+    for start in range(0, steps, per_epoch):
+        order = rng.permutation(size)[: per_epoch * batch]
+        order = np.pad(order, (0, per_epoch * batch - len(order))).reshape(per_epoch, batch)
+        positions[start : start + per_epoch, :batch] = order[: steps - start]
+    draws = {}
+    for strand in chain.using("draw"):
+        own = stream(seed, f"local/{strand.name}", round=round, client=client)
+        draws |= {f"{strand.name}.{key}": value for key, value in strand.draw(own, counts, width).items()}
+    return Plan(positions, counts, np.arange(steps) % per_epoch == 0, draws)

@@ -1,0 +1,120 @@
+"""The round, sans IO: a generator that yields jobs for clients and receives their replies.
+
+It knows nothing of devices, processes or networks. An engine is anything with `run(job) -> Replies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from fedbraid.core.chain import Chain
+from fedbraid.core.optimizer import Optimizer
+from fedbraid.core.strand import Cohort, Replies, Round, Setup, Strand
+from fedbraid.core.tree import PerClient, Tree, nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """The federation between two rounds, as the server holds it."""
+
+    w: Tensor  # [D]
+    buffers: Tensor  # [Db]
+    kept: dict[str, Tree]  # what each strand keeps
+    round: int = 0  # rounds finished
+    cohort_mean: tuple[Tensor, Tensor] | None = None  # the last round's mean model and buffers
+
+    def deployed(self, chain: Chain) -> Tensor:
+        """The model to evaluate and hand out."""
+        w = self.w
+        for strand in chain.using("deploy"):
+            w = strand.deploy(w, self.kept[strand.name])
+        return w
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What a cohort is asked to do."""
+
+    kind: Literal["train", "probe"]
+    round: int
+    cohort: Cohort
+    model: Tensor  # [D], or [C, D] where every client gets a model of its own
+    buffers: Tensor  # likewise
+    sent: dict[str, Tree | PerClient]
+    lr: float
+    seed: int
+
+    def bytes_down(self) -> int:
+        """What the server sends to the whole cohort; a probe's model is not sent twice."""
+        clients = len(self.cohort)
+        shared = [tree for tree in self.sent.values() if not isinstance(tree, PerClient)]
+        own = [tree for tree in self.sent.values() if isinstance(tree, PerClient)]
+        model = nbytes({"w": self.model, "b": self.buffers}) * (clients if self.model.dim() == 1 else 1)
+        return model + clients * sum(map(nbytes, shared)) + sum(map(nbytes, own))
+
+
+class Engine(Protocol):
+    """Who trains the clients."""
+
+    def run(self, job: Job) -> Replies: ...
+
+
+def begin(chain: Chain, setup: Setup) -> Server:
+    """The server before the first round."""
+    return Server(setup.w, setup.buffers, {s.name: s.init_server(setup) for s in chain.using("init_server")})
+
+
+
+
+def one_round(
+    chain: Chain, optimizer: Optimizer, setup: Setup, server: Server, cohort: Cohort, seed: int
+) -> Generator[Job, Replies, Server]:
+    """One round: send, probe if asked, train, weigh, average, step."""
+    lr = optimizer.lr * optimizer.decay**server.round
+
+    def seen_by(strand: Strand, **more: Any) -> Round:
+        return replace(view, strand=strand.name, kept=kept.get(strand.name, {}), **more)
+
+    kept = dict(server.kept)
+    view = Round("", server.round, server.w, {}, cohort, setup, lr, seed, sent=server.w)
+    model, buffers, sent = server.w, server.buffers, {}
+    for s in chain.using("send"):
+        payload = s.send(seen_by(s))
+        kind = type(payload)
+        model = payload.get("model", model)
+        buffers = payload.get("buffers", buffers)
+        sent[s.name] = kind({k: v for k, v in payload.items() if k not in ("model", "buffers")})
+    view = replace(view, sent=model)
+    job = Job("probe", server.round, cohort, model, buffers, sent, lr, seed)
+    if chain.using("probe"):
+        replies = yield job
+        for s in chain.using("probe"):
+            sent[s.name] = s.probed(seen_by(s, replies=replies))
+    replies = yield replace(job, kind="train", sent=sent)
+
+    weights = cohort.sizes / cohort.sizes.sum()
+    if chain.averages == "uniform":
+        weights = view.ones / len(cohort)
+    for s in chain.using("weights"):
+        weights = s.weights(cohort.sizes / cohort.sizes.sum(), seen_by(s, replies=replies))
+    for s in chain.using("reweigh"):
+        weights = s.reweigh(weights, seen_by(s, replies=replies))
+
+    total = weights.sum()
+    added = replies.sum("model", weights)
+    delta: Tensor | None = added - total * server.w  # Σ p_k (w_k − x)
+    for s in chain.using("absorb"):
+        kept[s.name] = s.absorb(seen_by(s, replies=replies, weights=weights))
+    for s in chain.using("update"):
+        assert delta is not None
+        delta, kept[s.name] = s.update(delta, seen_by(s, replies=replies, weights=weights))
+        if delta is None:
+            break
+    mean = added / total, replies.sum("buffers", weights / total)
+    if delta is None:
+        return Server(server.w, server.buffers, kept, server.round + 1, mean)
+    return Server(server.w + delta, mean[1], kept, server.round + 1, mean)

@@ -1,0 +1,268 @@
+"""The contract: what a strand may override, and what it sees when its hooks are called.
+
+A strand overrides only what its paper changes from FedAvg. Client hooks are written for ONE client: no client axis,
+no writing in place, no Python branch on a tensor's value. The same definition then runs vectorised over a cohort,
+in a plain loop, in another process or over a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbraid.core.optimizer import Optimizer
+from fedbraid.core.random import stream
+from fedbraid.core.tree import PerClient, Tree
+from fedbraid.core.vector import Layout
+from fedbraid.models.outputs import Outputs
+
+Gradient = Callable[[Tensor], Tensor]
+View = tuple[Tensor, Tensor]
+"""A frozen model to look through: its parameters and its buffers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The samples of one local step. A padded sample has mask 0 and must not count in any loss."""
+
+    x: Tensor  # [B, ...]
+    y: Tensor  # [B, C] labels as shares (so that they can be mixed), or [B] numbers for regression
+    mask: Tensor  # [B] 1 for a real sample, 0 for padding
+    draws: Mapping[str, Tensor] = field(default_factory=dict)  # this step's "strand.name" draws
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of `values` [B, ...] over the real samples."""
+        mask = self.mask.reshape(-1, *(1,) * (values.dim() - 1))
+        return (values * mask).sum(0) / self.mask.sum().clamp(min=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What is known once, before the first round."""
+
+    w: Tensor  # [D] the initial model
+    buffers: Tensor  # [Db]
+    layout: Layout
+    classes: int
+    population: int
+    cohort: int | None  # clients in every round, or None when their number varies
+    rounds: int
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Who takes part in a round, and what the server knows of them."""
+
+    ids: np.ndarray  # [C]
+    sizes: Tensor  # [C]
+    label_counts: Tensor  # [C, classes]
+
+    @property
+    def label_shares(self) -> Tensor:
+        return self.label_counts / self.label_counts.sum(1, keepdim=True)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class OverData(Protocol):
+    """Adds up `f(outputs, batch)` over a client's whole training set, the model `w` looking at it."""
+
+    def __call__(self, w: Tensor, f: Callable[[Outputs, Batch], Tree]) -> Tree: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One client in one round, as one strand sees it."""
+
+    start: Tensor  # [D] the model received, where local training begins
+    buffers: Tensor  # [Db] the buffers received with it
+    received: Tree  # what this strand sent
+    kept: Tree  # what this strand keeps on this client between rounds
+    memory: Tree  # what this strand remembers within the round
+    label_counts: Tensor  # [classes]
+    size: Tensor  # [] training samples
+    steps: Tensor  # [] local steps of this round
+    lr: Tensor  # [] this round's learning rate
+    optimizer: Optimizer
+    views: Mapping[str, Outputs]  # outputs on this batch of the models that strands asked to look through
+    over_data: OverData
+
+
+class Replies(Protocol):
+    """What came back. Lazy: nothing is moved or reduced until it is asked for."""
+
+    def each(self, key: str) -> Tensor: ...  # [C, ...] every client's value
+
+    def sum(self, key: str, weights: Tensor) -> Tensor: ...  # sum over clients of weight times value
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """The server in one round, as one strand sees it."""
+
+    strand: str
+    number: int  # counted from 0
+    w: Tensor  # [D] the global model before this round
+    kept: Tree  # what this strand keeps on the server
+    cohort: Cohort
+    setup: Setup
+    lr: float
+    seed: int
+    sent: Tensor  # [D], or [C, D] where every client was sent a model of its own
+    replies: Replies | None = None
+    weights: Tensor | None = None  # [C] the aggregation weights, once they are known
+
+    @property
+    def last(self) -> bool:
+        return self.number + 1 == self.setup.rounds
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """This strand's own stream on the server for this round."""
+        return stream(self.seed, self.strand, round=self.number)
+
+    def each(self, key: str) -> Tensor:
+        """[C, ...] what every client uploaded under this strand's `key`."""
+        assert self.replies is not None
+        return self.replies.each(f"{self.strand}.{key}")
+
+    def sum(self, key: str, weights: Tensor | None = None) -> Tensor:
+        """The (weighted) sum over clients of what they uploaded under this strand's `key`."""
+        assert self.replies is not None
+        return self.replies.sum(f"{self.strand}.{key}", self.ones if weights is None else weights)
+
+    @property
+    def models(self) -> Tensor:
+        """[C, D] every client's model; costs what it costs."""
+        assert self.replies is not None
+        return self.replies.each("model")
+
+    @property
+    def ones(self) -> Tensor:
+        return torch.ones_like(self.cohort.sizes)
+
+
+class Strand:
+    """One idea of one paper. Subclass as a frozen dataclass whose fields are the hyper-parameters.
+
+    Order in a chain: `batch`, `logits`, `reweigh`, `update`, `deploy` act in the order listed; losses add up; for
+    `grad` the first listed is innermost, so `sam+drift` reads outward from autograd.
+    """
+
+    name: ClassVar[str] = ""
+    """How it is written in a method; the class's name in lower case unless given."""
+    title: ClassVar[str] = ""
+    """Paper, authors and year, in one line."""
+    neutral: ClassVar[Mapping[str, Any] | None] = None
+    """Hyper-parameters that make it FedAvg exactly, if there are any."""
+    averages: ClassVar[Literal["sizes", "uniform"]] = "sizes"
+    """How its paper averages, where no strand of the chain sets the weights."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What it cannot do without: "labels" (classification), "fixed cohort", "each model"."""
+    sends_models: ClassVar[bool] = False
+    """Whether `send` may replace the model that is sent (one strand of a chain at most)."""
+    every_epoch: ClassVar[bool] = False
+    """Whether `begin` is called again at each local epoch."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__.lower()
+
+    # --- once
+    def init_server(self, setup: Setup) -> Tree:
+        """State that lasts on the server."""
+        return {}
+
+    def init_client(self, setup: Setup) -> Tree:
+        """State that lasts on each client."""
+        return {}
+
+    # --- server to client
+    def send(self, r: Round) -> Tree | PerClient:
+        """What to send besides the model. "model" (and "buffers") here replace the model that is sent."""
+        return {}
+
+    def probe(self, c: Client) -> Tree:
+        """A first exchange, before training: every client of the cohort answers."""
+        return {}
+
+    def probed(self, r: Round) -> Tree | PerClient:
+        """What the server makes of the answers; takes the place of what `send` gave."""
+        return {}
+
+    # --- one client
+    def draw(self, rng: np.random.Generator, counts: np.ndarray, width: int) -> dict[str, np.ndarray]:
+        """This strand's randomness for a round, as data: arrays whose first axis is the local step.
+
+        Step t has `counts[t]` samples in a batch axis of length `width`; draw for the samples, never for padding.
+        """
+        return {}
+
+    def begin(self, w: Tensor, c: Client) -> Tree:
+        """Memory for this round."""
+        return {}
+
+    def batch(self, batch: Batch, c: Client) -> Batch:
+        """Change the inputs or labels of a step."""
+        return batch
+
+    def views(self, c: Client) -> dict[str, View]:
+        """Frozen models whose outputs on each batch are wanted; "received" is the model received."""
+        return {}
+
+    def logits(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
+        """Adjust what the task loss sees."""
+        return logits
+
+    def task(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
+        """Take the place of the task loss (one strand of a chain at most)."""
+        raise AssertionError("only called on a strand that overrides it")
+
+    def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
+        """A term to add to the objective."""
+        raise AssertionError("only called on a strand that overrides it")
+
+    def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
+        """Wrap the gradient: correct `next(w)`, or evaluate it elsewhere."""
+        return next(w)
+
+    def step(self, w: Tensor, out: Outputs, batch: Batch, c: Client) -> Tree:
+        """Memory after a local step that ended at `w`."""
+        return c.memory
+
+    def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        """What to upload besides the model ("model" here replaces it), and what to keep."""
+        return {}, c.kept
+
+    # --- server
+    def weights(self, n: Tensor, r: Round) -> Tensor:
+        """Set the aggregation weights [C], given the shares of data (one strand of a chain at most)."""
+        return n
+
+    def reweigh(self, weights: Tensor, r: Round) -> Tensor:
+        """Transform the aggregation weights [C]; they need not sum to 1."""
+        return weights
+
+    def absorb(self, r: Round) -> Tree:
+        """Take in what the clients uploaded: the state to keep. Called in every round, averaged or not."""
+        return r.kept
+
+    def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
+        """Transform the server's step; None ends the chain with no step this round. Also the state to keep."""
+        return delta, r.kept
+
+    def deploy(self, w: Tensor, kept: Tree) -> Tensor:
+        """The model to evaluate and hand out."""
+        return w
+
+
+HOOKS = tuple(
+    name for name, value in vars(Strand).items() if callable(value) and not name.startswith("_")
+)

@@ -1,0 +1,55 @@
+"""A model as one flat vector, with named views into it.
+
+Parameters, gradients, control variates, momenta and drifts are all vectors, so a strand reads like its paper
+(`g + mu * (w - start)`) and every correction is one kernel. `benchmarks/vector_vs_tree.py` measures the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names and shapes of the tensors that lie one after another in a vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor]) -> Layout:
+        return Layout(tuple(tensors), tuple(tuple(t.shape) for t in tensors.values()))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(prod(shape) for shape in self.shapes)
+
+    @property
+    def size(self) -> int:
+        """The length of the vector."""
+        return sum(self.sizes)
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """The vector's tensors by name, without a copy; differentiable (its backward is one `cat`)."""
+        if not self.names:
+            return {}
+        parts = vector.split(self.sizes)
+        return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The inverse of `views`."""
+        if not self.names:
+            return torch.empty(0)
+        return torch.cat([tensors[name].reshape(-1) for name in self.names])
+
+    def span(self, name: str) -> slice:
+        """Where the tensor called `name` lies."""
+        at = self.names.index(name)
+        start = sum(self.sizes[:at])
+        return slice(start, start + self.sizes[at])

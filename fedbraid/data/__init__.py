@@ -1,0 +1,47 @@
+"""Data sets by name, and who holds which part of them."""
+
+from __future__ import annotations
+
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from fedbraid.data.dataset import Dataset, Partition, Split
+from fedbraid.data.digits import digits
+from fedbraid.data.partitions import PARTITIONS, make_partition
+from fedbraid.registry import Entry, find
+from fedbraid.data.summary import summary
+from fedbraid.data.synthetic import synthetic
+
+__all__ = [
+    "PARTITIONS",
+    "Dataset",
+    "Partition",
+    "Split",
+    "describe",
+    "load",
+    "make_partition",
+    "names",
+    "summary",
+]
+
+DATASETS: tuple[Entry[Dataset], ...] = (
+    Entry("digits", "scikit-learn's handwritten digits: 1,797 grey images of 8x8 pixels, 10 classes", digits),
+    Entry("synthetic", "FedProx's SYNTHETIC(alpha, beta): users with linear models and inputs of their own", synthetic),
+)
+
+
+def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Dataset:
+    """The data set called `name`. `data_dir` is where the sets that come as files are looked for."""
+    entry = find("data set", name, DATASETS, options)
+    files = {"data_dir": data_dir} if "data_dir" in signature(entry.make).parameters else {}
+    return entry.make(**files, **options)
+
+
+def names() -> list[str]:
+    return [entry.name for entry in DATASETS]
+
+
+def describe() -> tuple[Entry[Dataset], ...]:
+    """Every data set with its name, its summary and its options."""
+    return DATASETS

@@ -1,0 +1,90 @@
+"""SYNTHETIC(alpha, beta) of FedProx: users whose models and inputs differ by as much as one asks for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbraid.core.random import stream
+from fedbraid.data.dataset import Dataset, Split
+from fedbraid.registry import not_negative, whole
+from fedbraid.errors import UserError
+
+Floats = NDArray[np.float64]
+TRAIN_SHARE = 0.9
+
+
+def synthetic(
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    clients: int = 30,
+    classes: int = 10,
+    features: int = 60,
+    iid: bool = False,
+    seed: int = 0,
+    max_size: int | None = None,
+) -> Dataset:
+    """Each user k labels its own inputs by its own linear model: y = argmax(x W_k + b_k).
+
+    `alpha` spreads the models: u_k ~ N(0, alpha), then every entry of W_k and b_k ~ N(u_k, 1).
+    `beta` spreads the inputs: B_k ~ N(0, beta), v_k ~ N(B_k, 1), x ~ N(v_k, diag(j^-1.2)).
+    Both are standard deviations, as in FedProx's code, which made the published data; its paper calls them variances
+    (for that reading pass their square roots). With `iid` all users share one model and x ~ N(0, diag(j^-1.2)), so
+    neither matters. (u_k adds the same to all logits, so `alpha` moves no label: models differ by the N(u_k, 1) alone.)
+    A user has int(lognormal(4, 2)) + 50 samples, at most `max_size`, of which 90 % are for training.
+    """
+    alpha, beta = not_negative("alpha", alpha), not_negative("beta", beta)
+    clients, classes, features = whole("clients", clients), whole("classes", classes, 2), whole("features", features)
+    seed = whole("seed", seed, 0)
+    limit = None if max_size is None else whole("max_size", max_size, 2)
+    if not isinstance(iid, bool):
+        raise UserError(f"iid must be true or false, not {iid!r}")
+
+    shared = _model(stream(seed, "synthetic"), 0.0, features, classes) if iid else None
+    users = [_user(seed, k, alpha, beta, features, classes, shared, limit) for k in range(clients)]
+    cuts = [_train_size(len(y)) for _, y in users]
+    return Dataset(
+        name="synthetic",
+        train=_join([(x[:cut], y[:cut]) for (x, y), cut in zip(users, cuts, strict=True)]),
+        test=_join([(x[cut:], y[cut:]) for (x, y), cut in zip(users, cuts, strict=True)]),
+        classes=classes,
+    )
+
+
+def _user(
+    seed: int,
+    user: int,
+    alpha: float,
+    beta: float,
+    features: int,
+    classes: int,
+    shared: tuple[Floats, Floats] | None,
+    limit: int | None,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """One user's samples, all from the user's own stream, so that neither other users nor a limit change them."""
+    rng = stream(seed, "synthetic", client=user)
+    size = int(rng.lognormal(4, 2)) + 50
+    if shared is None:
+        weight, bias = _model(rng, rng.normal(0, alpha), features, classes)
+        centre = rng.normal(rng.normal(0, beta), 1, features)
+    else:
+        weight, bias = shared
+        centre = np.zeros(features)
+    scale = np.arange(1, features + 1) ** -0.6  # the square root of the variances j^-1.2
+    x = centre + scale * rng.standard_normal((size if limit is None else min(size, limit), features))
+    return x.astype(np.float32), np.argmax(x @ weight + bias, axis=1)
+
+
+def _model(rng: np.random.Generator, mean: float, features: int, classes: int) -> tuple[Floats, Floats]:
+    return rng.normal(mean, 1, (features, classes)), rng.normal(mean, 1, classes)
+
+
+def _train_size(size: int) -> int:
+    """At least one sample on either side of the split."""
+    return min(max(1, int(TRAIN_SHARE * size)), size - 1)
+
+
+def _join(users: list[tuple[NDArray[np.float32], NDArray[np.int64]]]) -> Split:
+    # A user's samples are independent draws, so cutting them in order is as random as shuffling first.
+    owners = np.repeat(np.arange(len(users)), [len(y) for _, y in users])
+    return Split(np.concatenate([x for x, _ in users]), np.concatenate([y for _, y in users]), owners)

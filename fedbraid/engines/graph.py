@@ -1,0 +1,115 @@
+"""CUDA graphs: the local step captured once and replayed, reading from memory that stays where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.local import State
+from fedbraid.core.tree import grow, leaves
+from fedbraid.engines.schedule import rung
+
+
+class Captured:
+    """Fixed memory for one stack, a step counter on the device, and a graph for each stack size.
+
+    The memory is roomy: a smaller cohort, a shorter plan or fewer cached outputs fit without a new capture.
+    """
+
+    def __init__(self, like: State, axes: Any, capacity: int) -> None:
+        self.axes, self.capacity = axes, capacity
+        self.memory: State = {
+            name: _with_room(tree, room, capacity) for name, (tree, room) in _paired(like, axes).items()
+        }
+        self.time = torch.zeros(1, dtype=torch.int64, device="cuda")
+        self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.pool = torch.cuda.graph_pool_handle()
+
+    @property
+    def state(self) -> State:
+        state: State = self.memory["state"]
+        return state
+
+    @property
+    def given(self) -> State:
+        given: State = self.memory["given"]
+        return given
+
+    @property
+    def plan(self) -> State:
+        plan: State = self.memory["plan"]
+        return plan
+
+    @property
+    def seen(self) -> State:
+        seen: State = self.memory["seen"]
+        return seen
+
+    def fits(self, tensors: State, axes: Any) -> bool:
+        return bool(axes == self.axes) and all(
+            len(here.shape) == len(new.shape) and all(n <= h for n, h in zip(new.shape, here.shape, strict=True))
+            for name in self.memory
+            for here, new in zip(leaves(self.memory[name]), leaves(tensors[name]), strict=True)
+        )
+
+    def load(self, tensors: State) -> None:
+        """Fill the memory and set the time to 0; clients without a plan have nothing to do."""
+        self.plan["counts"].zero_()
+        for name, tree in tensors.items():
+            grow(self.memory[name], lambda here, new: here[tuple(map(slice, new.shape))].copy_(new), tree)
+        self.time.zero_()
+
+    def row(self, size: int) -> State:
+        """The plan of the first `size` clients at the present time."""
+        row: State = grow(self.plan, lambda v: v[:size].index_select(1, self.time).squeeze(1))
+        return row
+
+    def write(self, new: State) -> None:
+        grow(new, lambda value, here: here[: len(value)].copy_(value), self.state)
+
+    def replay(self, key: Hashable, body: Callable[[], None]) -> None:
+        """Run `body` and advance the time by one step: from its graph, which is captured at the first call."""
+        if key not in self.graphs:
+            self.graphs[key] = self._capture(body)
+        self.graphs[key].replay()
+
+    def _capture(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        before = grow(self.state, lambda v: v.clone())
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # libraries choose their kernels and allocate before the capture
+                body()
+        torch.cuda.current_stream().wait_stream(side)
+        grow(self.state, lambda here, old: here.copy_(old), before)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            body()
+            self.time.add_(1)
+        return graph
+
+
+def _paired(like: State, axes: Any) -> dict[str, tuple[State, Any]]:
+    """Each tree with where it has room: 0 clients, 1 rows of a table, 2 clients and steps, None nowhere."""
+    return {
+        "state": (like["state"], grow(like["state"], lambda _: 0)),
+        "given": (like["given"], axes),
+        "plan": (like["plan"], grow(like["plan"], lambda _: 2)),
+        "seen": (like["seen"], grow(like["seen"], lambda _: 1)),
+    }
+
+
+def _with_room(tree: Any, room: Any, capacity: int) -> Any:
+    if not isinstance(tree, Tensor):
+        return {key: _with_room(branch, room[key], capacity) for key, branch in tree.items()}
+    shape = list(tree.shape)
+    if room in (0, 2):
+        shape[0] = capacity
+    if room == 1:
+        shape[0] = rung(shape[0], 2**62)
+    if room == 2:
+        shape[1] = rung(shape[1], 2**62)
+    return torch.zeros(shape, dtype=tree.dtype, device=tree.device)

@@ -1,0 +1,193 @@
+"""All clients on one machine: as a stack, or in a loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedbraid.core.local import LocalJob, State
+from fedbraid.core.model import Model, why_not_stacked
+from fedbraid.core.plan import LocalWork, Plan, make_plan
+from fedbraid.core.round import Job
+from fedbraid.core.tree import PerClient, Tree, grow, rows, stack
+from fedbraid.engines.cpu import one_thread
+from fedbraid.engines.loop import Loop
+from fedbraid.engines.memory import clients_that_fit
+from fedbraid.engines.replies import Stacked, Work
+from fedbraid.engines.samples import Clients
+from fedbraid.engines.schedule import longest_first
+from fedbraid.engines.stack import Given, Stack
+from fedbraid.models.outputs import Outputs
+
+log = logging.getLogger("fedbraid")
+
+Kind = Literal["stack", "loop"]
+
+
+class Store(Protocol):
+    """What strands keep on clients between rounds."""
+
+    def read(self, ids: Sequence[int]) -> dict[str, Tree]: ...  # {strand: {name: [C, ...]}}
+
+    def write(self, ids: Sequence[int], kept: dict[str, Tree]) -> None: ...
+
+
+def choose(kind: Literal["auto", "stack", "loop"], model: Model, device: torch.device) -> Kind:
+    """The engine for this model on this device; says why when it cannot be the stack."""
+    reason = why_not_stacked(model)
+    if kind == "loop":
+        return "loop"
+    if reason:
+        log.warning("clients run one by one: %s", reason)
+        return "loop"
+    convolves = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.training.modules())
+    if kind == "auto" and device.type == "cpu" and convolves:
+        return "loop"  # grouped convolutions run at half speed on a CPU; a client per core wins
+    return "stack"
+
+
+@dataclass(eq=False)
+class Local:
+    """An engine: `run(job) -> replies`."""
+
+    job: LocalJob
+    clients: Clients
+    work: LocalWork
+    store: Store
+    kind: Kind
+    chunk: int = 0  # clients in a stack at most; 0 = as many as fit in memory
+    capacity: int | None = None  # clients in every round, where their number is fixed
+    workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
+    cache_views: bool = True
+
+    def __post_init__(self) -> None:
+        sizes = self.clients.sizes
+        self.width = min(self.work.batch or int(sizes.max()), int(sizes.max()))
+        if self.kind == "loop":
+            self.loop = Loop(self.job, self.clients, self.workers)
+        else:
+            self.stack = Stack(self.job, self.clients, self.capacity)
+
+    def run(self, job: Job) -> Stacked:
+        with torch.no_grad(), one_thread() if job.model.device.type == "cpu" else nullcontext():
+            return self._run(job)
+
+    def _run(self, job: Job) -> Stacked:
+        ids = [int(i) for i in job.cohort.ids]
+        kept = self.store.read(ids)
+        if job.kind == "probe":
+            return self._probe(job, ids, kept)
+        plans = [self._plan(job, i) for i in ids]
+        order = longest_first(plans)
+        size = self._chunk(len(ids))
+        parts = [order[at : at + size] for at in range(0, len(ids), size)]
+        trained = [self._train(job, ids, kept, plans, part) for part in parts]
+        back = torch.as_tensor(np.argsort(np.concatenate(parts)), device=job.model.device)
+        uploads = rows(_joined([t[0] for t in trained]), back)
+        if trained[0][1]:
+            self.store.write(ids, rows(_joined([t[1] for t in trained]), back))
+        return Stacked(uploads, sum((t[2] for t in trained), Work()))
+
+    def _plan(self, job: Job, client: int) -> Plan:
+        size = int(self.clients.sizes[client])
+        return make_plan(self.job.chain, self.work, size, self.width, seed=job.seed, round=job.round, client=client)
+
+    def _train(
+        self, job: Job, ids: Sequence[int], kept: dict[str, Tree], plans: Sequence[Plan], part: np.ndarray
+    ) -> tuple[Tree, dict[str, Tree], Work]:
+        """Some of the cohort, longest first: uploads, kept state and work."""
+        mine, their_plans = [ids[k] for k in part], [plans[k] for k in part]
+        given = self._given(job, kept, part, [len(p) for p in their_plans])
+        cached, looked = self._look_ahead(job, given, mine, their_plans)
+        if self.kind == "loop":
+            ends = np.cumsum(self.clients.sizes[mine])
+            tables = [
+                {name: Outputs(*(t[end - self.clients.sizes[i] : end] for t in out)) for name, out in cached.items()}
+                for i, end in zip(mine, ends, strict=True)
+            ]
+            one_by_one = self.loop.train([given[k] for k in range(len(part))], mine, their_plans, tables)
+            uploads, new = stack([u for u, _, _ in one_by_one]), stack([k for _, k, _ in one_by_one])
+            return uploads, new, sum((w for _, _, w in one_by_one), Work(looked))
+        tally = self.job.tally
+        tally.passes = 0
+        uploads, new = self.stack.train(given, mine, their_plans, cached)
+        gradients, views = self.stack.per_step
+        samples = sum(p.samples for p in their_plans)
+        passes = tally.passes * int(self.clients.sizes[mine].sum())
+        return uploads, new, Work((gradients + views) * samples + passes + looked, gradients * samples)
+
+    def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
+        everyone = np.arange(len(ids))
+        given = self._given(job, kept, everyone, [0] * len(ids))
+        if self.kind == "loop":
+            answers = self.loop.probe([given[k] for k in everyone], ids)
+            return Stacked(stack([a for a, _ in answers]), sum((w for _, w in answers), Work()))
+        self.job.tally.passes = 0
+        uploads = self.stack.probe(given, ids)
+        return Stacked(uploads, Work(self.job.tally.passes * int(self.clients.sizes[list(ids)].sum())))
+
+    def _given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
+        """What these clients receive and keep, with or without a client axis."""
+        device, dtype = job.model.device, job.model.dtype
+        at = torch.as_tensor(part, device=device)
+        own_model = job.model.dim() == 2
+        cohort = job.cohort
+        own = 0 if own_model else None
+        both = {  # tensor, client axis
+            "start": (job.model[at] if own_model else job.model, own),
+            "buffers": (job.buffers[at] if own_model else job.buffers, own),
+            "label_counts": (cohort.label_counts[at], 0),
+            "size": (cohort.sizes[at], 0),
+            "steps": (torch.tensor(steps, device=device, dtype=dtype), 0),
+            "lr": (torch.tensor(job.lr, device=device, dtype=dtype), None),
+        }
+        tensors: State = {key: tensor for key, (tensor, _) in both.items()}
+        axes: dict[str, Any] = {key: axis for key, (_, axis) in both.items()}
+        tensors["kept"] = rows(kept, at)
+        axes["kept"] = {s: dict.fromkeys(t, 0) for s, t in kept.items()}
+        tensors["received"] = {s: rows(t, at) if isinstance(t, PerClient) else dict(t) for s, t in job.sent.items()}
+        axes["received"] = {s: dict.fromkeys(t, 0 if isinstance(t, PerClient) else None) for s, t in job.sent.items()}
+        return Given(tensors, axes)
+
+    def _look_ahead(
+        self, job: Job, given: Given, ids: Sequence[int], plans: Sequence[Plan]
+    ) -> tuple[dict[str, Outputs], int]:
+        """Frozen models' outputs on all of the clients' samples, one row each, and how many samples that took.
+
+        Worth it, and exact, where inputs do not change from one epoch to the next: E epochs cost one look, not E.
+        """
+        chain = self.job.chain
+        enough = sum(p.samples for p in plans) >= self.clients.sizes[list(ids)].sum()
+        if not chain.using("views") or chain.using("batch") or not self.cache_views or not enough:
+            return {}, 0
+        outputs: dict[str, list[Outputs]] = {}
+        for k, client in enumerate(ids):
+            for name, (w, buffers) in self.job.views(given[k]).items():
+                outputs.setdefault(name, []).append(self._look(w, buffers, self.clients.own(client)))
+        cached = {name: Outputs(*map(torch.cat, zip(*parts, strict=True))) for name, parts in outputs.items()}
+        return cached, len(cached) * int(self.clients.sizes[list(ids)].sum())
+
+    def _look(self, w: Tensor, buffers: Tensor, index: Tensor) -> Outputs:
+        samples, model = self.clients.samples, self.job.model
+        parts = [model.predict(w, buffers, samples.inputs(some)) for some in index.split(1024)]
+        return Outputs(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _chunk(self, clients: int) -> int:
+        if self.kind == "loop" or clients == 0:
+            return max(1, clients)
+        if not self.chunk:
+            self.chunk = clients_that_fit(self.job, self.clients, self.width)
+            if self.chunk < clients:
+                log.info("the cohort does not fit in memory at once: stacks of %d clients", self.chunk)
+        return min(self.chunk, clients)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else grow(parts[0], lambda *tensors: torch.cat(tensors), *parts[1:])

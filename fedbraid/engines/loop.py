@@ -1,0 +1,118 @@
+"""The loop: client after client, the readable reference.
+
+Batches are really as long as they are; nothing is padded. On a CPU one client trains per core, each on one thread:
+faster for convolutions than the stack, and the result does not depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.local import LocalJob, State, Tally, autograd
+from fedbraid.core.plan import Plan
+from fedbraid.core.strand import Batch, OverData
+from fedbraid.core.tree import Tree
+from fedbraid.engines.replies import Work
+from fedbraid.engines.samples import Clients
+from fedbraid.models.outputs import Outputs
+
+T = TypeVar("T")
+
+
+class Loop:
+    """Runs the local job for one client at a time."""
+
+    def __init__(self, job: LocalJob, clients: Clients, workers: int = 0) -> None:
+        self.clients = clients
+        self.device = clients.samples.x.device
+        cores = workers or len(os.sched_getaffinity(0))
+        self.workers = cores if self.device.type == "cpu" else 1
+        # functional_call swaps tensors inside a module, so each worker has a copy of its own
+        self.jobs: SimpleQueue[LocalJob] = SimpleQueue()
+        for _ in range(self.workers):
+            model = job.model.to(clients.samples.dtype, self.device)
+            self.jobs.put(replace(job, model=model, tally=Tally()))
+
+    def train(
+        self, given: Sequence[State], ids: Sequence[int], plans: Sequence[Plan], cached: Sequence[Mapping[str, Outputs]]
+    ) -> list[tuple[Tree, dict[str, Tree], Work]]:
+        """Each client's uploads, kept state and work, in the order given."""
+        return self._map(lambda job, k: self._train_one(job, given[k], ids[k], plans[k], cached[k]), len(ids))
+
+    def probe(self, given: Sequence[State], ids: Sequence[int]) -> list[tuple[Tree, Work]]:
+        def one(job: LocalJob, k: int) -> tuple[Tree, Work]:
+            answers = job.probe(given[k], self._over_data(job, ids[k], given[k]))
+            return answers, self._work(job, 0, ids[k])
+
+        return self._map(one, len(ids))
+
+    def _train_one(
+        self, job: LocalJob, given: State, client: int, plan: Plan, cached: Mapping[str, Outputs]
+    ) -> tuple[Tree, dict[str, Tree], Work]:
+        over_data = self._over_data(job, client, given)
+        own, samples = self.clients.own(client), self.clients.samples
+        state = job.begin(given, over_data)
+        draws = {key: torch.as_tensor(value).to(self.device) for key, value in plan.draws.items()}
+        draws = {key: v.to(samples.dtype) if v.is_floating_point() else v for key, v in draws.items()}
+        positions = torch.as_tensor(plan.positions).to(self.device)
+        samples_seen = 0
+        for t, count in enumerate(plan.counts.tolist()):
+            if plan.first[t] and t:
+                state = job.new_epoch(state, given, over_data)
+            at = positions[t, :count]
+            batch = self._batch(own[at], {key: value[t] for key, value in draws.items()})
+            seen = {name: Outputs(out.logits[at], out.features[at]) for name, out in cached.items()}
+            state = job.step(state, batch, given, seen, autograd)
+            samples_seen += count
+        uploads, kept = job.end(state, given, over_data)
+        return uploads, kept, self._work(job, samples_seen, client, len(plan))
+
+    def _batch(self, index: Tensor, draws: Tree) -> Batch:
+        samples = self.clients.samples
+        x = samples.inputs(index)
+        if x.dim() == 4 and self.device.type == "cpu":
+            x = x.contiguous(memory_format=torch.channels_last)  # what CPU convolutions are fastest with
+        return Batch(x, samples.targets(index), torch.ones(len(index), dtype=samples.dtype, device=self.device), draws)
+
+    def _over_data(self, job: LocalJob, client: int, given: State) -> OverData:
+        def over_data(w: Tensor, f: Callable[[Outputs, Batch], Tree]) -> Tree:
+            job.tally.passes += 1
+            total: Tree | None = None
+            for index in self.clients.own(client).split(512):
+                batch = self._batch(index, {})
+                part = f(job.model.predict(w, given["buffers"], batch.x), batch)
+                total = part if total is None else {key: total[key] + part[key] for key in part}
+            assert total is not None
+            return total
+
+        return over_data
+
+    def _work(self, job: LocalJob, samples: int, client: int, steps: int = 1) -> Work:
+        """What the tally since the last call amounts to; every step of a round looks equally often at its batch."""
+        tally = job.tally
+        gradients, views = tally.gradients // max(steps, 1), tally.views // max(steps, 1)
+        forward = (gradients + views) * samples + tally.passes * int(self.clients.sizes[client])
+        tally.gradients = tally.views = tally.passes = 0
+        return Work(forward, gradients * samples)
+
+    def _map(self, f: Callable[[LocalJob, int], T], clients: int) -> list[T]:
+        def one(k: int) -> T:
+            job = self.jobs.get()
+            try:
+                with torch.no_grad():
+                    return f(job, k)
+            finally:
+                self.jobs.put(job)
+
+        if self.device.type != "cpu":
+            return [one(k) for k in range(clients)]
+        with ThreadPoolExecutor(self.workers) as pool:
+            return list(pool.map(one, range(clients)))

@@ -1,0 +1,43 @@
+"""How many clients fit in one stack."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from fedbraid.core.local import LocalJob, task_loss
+from fedbraid.engines.samples import Clients
+
+SHARE = 0.6
+"""How much of the free memory a stack may take; the rest is for copies that the backward pass makes."""
+VECTORS = 8
+"""Vectors of the model's size that a client needs in a step: model, gradient, optimiser, state, and their successors."""
+
+
+def clients_that_fit(job: LocalJob, clients: Clients, width: int) -> int:
+    """The largest stack that the device's free memory should hold, judged from one client's saved activations."""
+    w, buffers = job.model.initial(clients.samples.dtype, clients.samples.x.device)
+    index = torch.zeros(width, dtype=torch.int64, device=w.device)
+    batch = clients.samples.batch(index, torch.ones(width, dtype=w.dtype, device=w.device))
+    saved = 0
+
+    def note(tensor: Tensor) -> Tensor:
+        nonlocal saved
+        saved += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
+        task_loss(job.task, job.model.learn(w.requires_grad_(), buffers, batch.x)[0].logits, batch)
+    vectors = VECTORS + 2 * len(job.chain.using("init_client"))
+    each = 2 * saved + vectors * w.numel() * w.element_size()
+    return max(1, int(SHARE * free_memory(w.device) / each))
+
+
+def free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

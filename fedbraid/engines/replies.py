@@ -1,0 +1,41 @@
+"""Replies that are already here, with a leading client axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.local import TRAIN_LOSS
+from fedbraid.core.tree import Tree, nbytes
+
+
+@dataclass(frozen=True)
+class Work:
+    """How many samples went forward and backward through the network."""
+
+    forward: int = 0
+    backward: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.forward + other.forward, self.backward + other.backward)
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """A cohort's uploads as tensors [C, ...], in the cohort's order."""
+
+    uploads: Tree
+    work: Work
+
+    def each(self, key: str) -> Tensor:
+        return self.uploads[key]
+
+    def sum(self, key: str, weights: Tensor) -> Tensor:
+        return torch.tensordot(weights.to(self.uploads[key].dtype), self.uploads[key], 1)
+
+    @property
+    def bytes_up(self) -> int:
+        """What the cohort sends back; the training loss is a number for the log and does not count."""
+        return nbytes({key: value for key, value in self.uploads.items() if key != TRAIN_LOSS})

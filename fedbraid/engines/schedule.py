@@ -1,0 +1,71 @@
+"""When each client of a stack takes its steps.
+
+Clients are sorted so that those with most to do come first; the ones still training are then always a prefix of the
+stack, and finished clients leave it by slicing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbraid.core.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Stack time runs from 0 to T; a client with nothing to do at a time has count 0 there."""
+
+    positions: NDArray[np.int64]  # [K, T, B]
+    counts: NDArray[np.int64]  # [K, T]
+    draws: dict[str, np.ndarray]  # [K, T, ...]
+    active: NDArray[np.int64]  # [T] length of the prefix that has work
+    new_epoch: NDArray[np.bool_]  # [T] whether clients of the prefix begin a local epoch
+
+    def __len__(self) -> int:
+        return len(self.active)
+
+
+def longest_first(plans: Sequence[Plan]) -> NDArray[np.int64]:
+    """The order in which clients stand in a stack."""
+    return np.argsort([-len(plan) for plan in plans], kind="stable")
+
+
+def make_schedule(plans: Sequence[Plan], *, align_epochs: bool) -> Schedule:
+    """Plans of a stack (longest first) side by side. Aligned, all clients begin each local epoch together."""
+    times = _aligned(plans) if align_epochs else [np.arange(len(plan)) for plan in plans]
+    length = max(int(t[-1]) + 1 if len(t) else 0 for t in times)
+    clients, width = len(plans), plans[0].positions.shape[1]
+    positions = np.zeros((clients, length, width), dtype=np.int64)
+    counts = np.zeros((clients, length), dtype=np.int64)
+    new_epoch = np.zeros(length, dtype=np.bool_)
+    draws = {key: np.zeros((clients, length, *v.shape[1:]), v.dtype) for key, v in plans[0].draws.items()}
+    for k, (plan, at) in enumerate(zip(plans, times, strict=True)):
+        positions[k, at], counts[k, at] = plan.positions, plan.counts
+        new_epoch[at] |= plan.first
+        for key, value in plan.draws.items():
+            draws[key][k, at] = value
+    active = clients - np.argmax(counts[::-1] > 0, axis=0)
+    return Schedule(positions, counts, draws, active, new_epoch)
+
+
+def _aligned(plans: Sequence[Plan]) -> list[NDArray[np.int64]]:
+    """For each client, the stack time of each of its steps when epochs begin together."""
+    epochs = [np.cumsum(plan.first) - 1 for plan in plans]  # which epoch each step belongs to
+    number = max(int(e[-1]) + 1 for e in epochs)
+    steps = np.stack([np.bincount(e, minlength=number) for e in epochs])  # [K, epochs]
+    begins = np.concatenate([[0], np.cumsum(steps.max(axis=0))])
+    within = [np.arange(len(e)) - np.concatenate([[0], np.cumsum(n)])[e] for e, n in zip(epochs, steps, strict=True)]
+    return [begins[e] + w for e, w in zip(epochs, within, strict=True)]
+
+
+def rung(clients: int, capacity: int) -> int:
+    """The stack size that holds `clients`: one of a few, so that few programs are made.
+
+    Sizes have at most three significant bits, which wastes at most a fifth of a stack.
+    """
+    step = 1 << max(0, clients.bit_length() - 3)
+    return min(-(-clients // step) * step, capacity)

@@ -1,0 +1,257 @@
+"""The stack: a whole cohort as one tensor program, with the clients along a leading axis.
+
+The local step is written for one client and batched by `torch.func.vmap`. It is made into a program once for each of
+a few stack sizes: on a CPU it is traced to a flat list of operations, which drops the cost of the transforms and of
+the hooks' Python; on CUDA it is captured in a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedbraid.core.local import LocalJob, State, functional, keep_unless
+from fedbraid.core.plan import Plan
+from fedbraid.core.strand import Batch, OverData
+from fedbraid.core.tree import Tree, grow, leaves, rebuild
+from fedbraid.engines.graph import Captured
+from fedbraid.engines.samples import Clients
+from fedbraid.engines.schedule import Schedule, make_schedule, rung
+from fedbraid.engines.trace import trace
+from fedbraid.models.outputs import Outputs
+
+Program = Callable[[State, State, State, State], State]
+"""(state, given, row, seen) -> state, each with a leading client axis."""
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What clients were given: tensors, and which of them carry a client axis (0) or are shared (None)."""
+
+    tensors: State
+    axes: Any
+
+    def __getitem__(self, index: Any) -> State:
+        """Some of the clients; shared tensors stay whole."""
+        picked: State = _map2(self.tensors, self.axes, lambda t, axis: t if axis is None else t[index])
+        return picked
+
+
+class Stack:
+    """Runs the local job for many clients at once."""
+
+    def __init__(self, job: LocalJob, clients: Clients, capacity: int | None = None) -> None:
+        self.job, self.clients = job, clients
+        self.capacity = capacity  # clients in every stack, where their number is fixed
+        self.device = clients.samples.x.device
+        self.per_step = (1, 0)  # gradients and views per local step, counted when the step is first made
+        self._programs: dict[tuple[Any, ...], Program] = {}
+        self._captured: Captured | None = None
+
+    # --- the four phases, each for K clients at once
+
+    def train(
+        self, given: Given, ids: Sequence[int], plans: Sequence[Plan], cached: Mapping[str, Outputs] | None
+    ) -> tuple[Tree, dict[str, Tree]]:
+        """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
+        align = any(s.every_epoch for s in self.job.chain)
+        schedule = make_schedule(plans, align_epochs=align)
+        own = self._own(ids)
+        state: State = vmap(self._begin, (given.axes, 0))(given.tensors, own)
+        state = grow(state, lambda t: t.contiguous())
+        plan = self._on_device(schedule, ids)
+        if self.device.type == "cuda":
+            state = self._train_captured(state, given, plan, schedule, own, cached)
+        else:
+            state = self._train_traced(state, given, plan, schedule, own, cached)
+        uploads, kept = vmap(self._end, (0, given.axes, 0))(state, given.tensors, own)
+        return uploads, kept
+
+    def probe(self, given: Given, ids: Sequence[int]) -> Tree:
+        answers: Tree = vmap(self._probe, (given.axes, 0))(given.tensors, self._own(ids))
+        return answers
+
+    def _probe(self, given: State, own: Tree) -> Tree:
+        return self.job.probe(given, self._over_data(own, given))
+
+    def _begin(self, given: State, own: Tree) -> State:
+        return self.job.begin(given, self._over_data(own, given))
+
+    def _end(self, state: State, given: State, own: Tree) -> tuple[Tree, dict[str, Tree]]:
+        return self.job.end(state, given, self._over_data(own, given))
+
+    # --- the local step for K clients
+
+    def _step(self, given_axes: Any, guarded: bool, state: State, given: State, row: State, seen: State) -> State:
+        """One step of every client in `state`; `guarded` where some of them have nothing to do."""
+        samples = self.clients.samples
+        mask = (torch.arange(row["index"].shape[1], device=self.device) < row["counts"][:, None]).to(samples.dtype)
+        x, y = samples.inputs(row["index"]), samples.targets(row["index"])
+
+        def one(state: State, given: State, x: Tensor, y: Tensor, mask: Tensor, draws: Tree, seen: State) -> State:
+            outputs = {name: Outputs(out["logits"], out["features"]) for name, out in seen.items()}
+            new = self.job.step(state, Batch(x, y, mask, draws), given, outputs, functional)
+            return keep_unless(mask.any(), new, state) if guarded else new
+
+        gathered = grow(seen, lambda table: table[row["rows"]])
+        tally = self.job.tally
+        before = tally.gradients, tally.views
+        stepped: State = vmap(one, (0, given_axes, 0, 0, 0, 0, 0))(state, given, x, y, mask, row["draws"], gathered)
+        self.per_step = tally.gradients - before[0], tally.views - before[1]
+        tally.gradients, tally.views = before
+        return stepped
+
+    def _program(self, given: Given, guarded: bool, *example: State) -> Program:
+        """The step as a flat list of operations, made once for each shape it is called with."""
+        key = (guarded, *(tuple(t.shape) for tree in example for t in leaves(tree)), str(given.axes))
+        if key not in self._programs:
+            self._programs[key] = self._trace(given.axes, guarded, example)
+        return self._programs[key]
+
+    def _trace(self, axes: Any, guarded: bool, example: tuple[State, ...]) -> Program:
+        shape = dict(enumerate(example))
+        result: list[State] = []
+
+        def flat(*tensors: Tensor) -> list[Tensor]:
+            trees = rebuild(shape, tensors)
+            result.append(self._step(axes, guarded, *trees.values()))
+            return leaves(result[-1])
+
+        traced = trace(flat, leaves(shape))
+
+        def program(*trees: State) -> State:
+            new: State = rebuild(result[0], traced(*leaves(dict(enumerate(trees)))))
+            return new
+
+        return program
+
+    # --- running a schedule
+
+    def _train_traced(
+        self, state: State, given: Given, plan: State, schedule: Schedule, own: Tree, cached: Mapping[str, Outputs] | None
+    ) -> State:
+        seen = _tables(cached)
+        done: list[State] = []
+        live, size, now = state, len(schedule.counts), given.tensors
+        for t, active in enumerate(schedule.active):
+            fits = rung(int(active), len(schedule.counts))
+            if fits < size:  # finished clients leave the stack
+                done.append(grow(live, lambda v: v[fits:]))
+                live, size, now = grow(live, lambda v: v[:fits]), fits, given[:fits]
+            row = grow(plan, lambda v: v[:size, t])
+            if schedule.new_epoch[t] and t:
+                live = self._new_epoch(live, given, now, own, row, size)
+            guarded = bool((schedule.counts[:size, t] == 0).any())
+            live = self._program(given, guarded, live, now, row, seen)(live, now, row, seen)
+        return _joined([live, *reversed(done)])
+
+    def _new_epoch(self, state: State, given: Given, now: State, own: Tree, row: State, size: int) -> State:
+        if not any(s.every_epoch for s in self.job.chain.using("begin")):
+            return state
+
+        def one(state: State, given: State, own: Tree, count: Tensor) -> State:
+            return keep_unless(count > 0, self.job.new_epoch(state, given, self._over_data(own, given)), state)
+
+        fresh: State = vmap(one, (0, given.axes, 0, 0))(state, now, grow(own, lambda v: v[:size]), row["counts"])
+        return fresh
+
+    def _train_captured(
+        self, state: State, given: Given, plan: State, schedule: Schedule, own: Tree, cached: Mapping[str, Outputs] | None
+    ) -> State:
+        clients = len(schedule.counts)
+        fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": _tables(cached)}
+        if self._captured is None or not self._captured.fits(fixed, given.axes):
+            self._captured = None  # frees the old memory first
+            self._captured = Captured(fixed, given.axes, max(self.capacity or 0, clients))
+        captured = self._captured
+        captured.load(fixed)
+        for t, active in enumerate(schedule.active):
+            size = rung(int(active), captured.capacity)
+            if schedule.new_epoch[t] and t:
+                live = grow(captured.state, lambda v: v[:active])
+                row = grow(captured.plan, lambda v: v[:active, t])
+                now = Given(captured.given, given.axes)
+                captured.write(self._new_epoch(live, now, now[:active], own, row, active))
+            guarded = size > clients or bool((schedule.counts[:size, t] == 0).any())
+            captured.replay((size, guarded), self._body(captured, given.axes, guarded, size))
+        finished: State = grow(captured.state, lambda v: v[:clients].clone())
+        return finished
+
+    def _body(self, captured: Captured, axes: Any, guarded: bool, size: int) -> Callable[[], None]:
+        def body() -> None:
+            row = captured.row(size)
+            live = grow(captured.state, lambda v: v[:size])
+            now = Given(captured.given, axes)[:size]
+            captured.write(self._step(axes, guarded, live, now, row, captured.seen))
+
+        return body
+
+    # --- data on the device
+
+    def _on_device(self, schedule: Schedule, ids: Sequence[int]) -> State:
+        """The schedule as tensors [K, T, ...]: sample indices, rows of the cached outputs, counts and draws."""
+        samples = self.clients.samples
+        starts = self.clients.offsets[list(ids)]
+        cohort = np.concatenate([[0], np.cumsum(self.clients.sizes[list(ids)])])[:-1]
+        positions = torch.as_tensor(schedule.positions).to(self.device)
+        index = self.clients.order[positions + torch.as_tensor(starts).to(self.device)[:, None, None]]
+        plan: State = {"index": index, "counts": torch.as_tensor(schedule.counts).to(self.device)}
+        plan["rows"] = positions + torch.as_tensor(cohort).to(self.device)[:, None, None]
+        plan["draws"] = {key: _tensor(v, samples.dtype, self.device) for key, v in schedule.draws.items()}
+        return plan
+
+    def _own(self, ids: Sequence[int]) -> Tree:
+        """Each client's samples in batches [K, batches, B], where a hook may want to pass over them."""
+        if not any(self.job.chain.using(hook) for hook in ("begin", "end", "probe")):
+            return {"counts": torch.zeros(len(ids), 0, dtype=torch.int64, device=self.device)}
+        sizes = self.clients.sizes[list(ids)]
+        longest = int(sizes.max())
+        width = min(longest, 512)
+        batches = -(-longest // width)
+        positions = np.minimum(np.arange(batches * width), sizes[:, None] - 1) + self.clients.offsets[list(ids)][:, None]
+        counts = np.clip(sizes[:, None] - width * np.arange(batches), 0, width)
+        index = self.clients.order[torch.as_tensor(positions).to(self.device)]
+        return {"index": index.reshape(len(ids), batches, width), "counts": torch.as_tensor(counts).to(self.device)}
+
+    def _over_data(self, own: Tree, given: State) -> OverData:
+        """One client's pass over its data, batch by batch; padding has mask 0."""
+
+        def over_data(w: Tensor, f: Callable[[Outputs, Batch], Tree]) -> Tree:
+            self.job.tally.passes += 1
+            samples, index, counts = self.clients.samples, own["index"], own["counts"]
+            at = torch.arange(index.shape[1], device=self.device)
+            total: Tree | None = None
+            for i in range(index.shape[0]):
+                batch = samples.batch(index[i], (at < counts[i]).to(samples.dtype))
+                part = f(self.job.model.predict(w, given["buffers"], batch.x), batch)
+                total = part if total is None else {key: total[key] + part[key] for key in part}
+            assert total is not None
+            return total
+
+        return over_data
+
+
+def _tables(cached: Mapping[str, Outputs] | None) -> State:
+    return {name: {"logits": out.logits, "features": out.features} for name, out in (cached or {}).items()}
+
+
+def _joined(parts: list[State]) -> State:
+    joined: State = grow(parts[0], lambda *tensors: torch.cat(tensors), *parts[1:])
+    return joined
+
+
+def _tensor(values: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
+    tensor = torch.as_tensor(values)
+    return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
+
+
+def _map2(tree: Any, other: Any, f: Callable[[Tensor, Any], Tensor]) -> Any:
+    if isinstance(tree, Tensor):
+        return f(tree, other)
+    return {key: _map2(branch, other[key], f) for key, branch in tree.items()}

@@ -1,0 +1,50 @@
+"""Files that are whole or not there: written beside, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write to; on success it takes the place of `path` in one step, durably."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield beside
+        _flush(beside)
+        os.replace(beside, path)
+        _flush(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Tensors as safetensors, each with memory of its own (views and expanded tensors are copied)."""
+    with replacing(path) as beside:
+        save_file({key: t.detach().cpu().clone().contiguous() for key, t in tensors.items()}, beside)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

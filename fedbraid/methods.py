@@ -1,0 +1,116 @@
+"""Methods as they are written: `feddyn+asd(lam=10)+disco` to a chain and back."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING
+from typing import Any, get_args, get_origin, get_type_hints
+
+from fedbraid.core.chain import Chain, hyper_parameters
+from fedbraid.core.strand import Strand
+from fedbraid.errors import UserError, unknown
+from fedbraid.strands import METHODS, STRANDS
+
+
+def parse(text: str, settings: Mapping[str, Mapping[str, Any]] | None = None, own: Iterable[type[Strand]] = ()) -> Chain:
+    """The chain written as `text`.
+
+    `settings` are hyper-parameters by strand, used where the text gives none. `own` are strands beyond FedBraid's.
+
+    >>> str(parse("fedavg+disco(a=0.4)"))
+    'disco(a=0.4)'
+    """
+    known = {s.name: s for s in (*STRANDS, *own)}
+    settings = settings or {}
+    strands = [_build(known[name], dict(settings.get(name, {})) | given) for name, given in _parts(text, known)]
+    unused = set(settings) - {s.name for s in strands}
+    if unused:
+        name = sorted(unused)[0]
+        raise UserError(f"hyper-parameters are set for {name!r}, which is not part of {text!r}; known: {', '.join(known)}")
+    return Chain(tuple(strands))
+
+
+def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The strands of a method with the hyper-parameters given in the text; papers' names expanded."""
+    for term in _terms(text):
+        name, given = _term(text, term)
+        if name not in known and name not in METHODS:
+            raise unknown("method", name, {*known, *METHODS})
+        chain = METHODS.get(name, name)
+        expanded = [_term(chain, t) for t in _terms(chain)] if chain else []
+        if given and len(expanded) != 1:
+            raise UserError(f"{name!r} takes no hyper-parameters of its own; give them to its strands: {chain or 'none'}")
+        for strand, preset in expanded:
+            yield strand, preset | given
+
+
+def _terms(text: str) -> list[ast.expr]:
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        raise _malformed(text) from None
+    terms: list[ast.expr] = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
+        terms.insert(0, tree.right)
+        tree = tree.left
+    return [tree, *terms]
+
+
+def _term(text: str, term: ast.expr) -> tuple[str, dict[str, Any]]:
+    if isinstance(term, ast.Name):
+        return term.id, {}
+    if isinstance(term, ast.Call) and isinstance(term.func, ast.Name) and not term.args:
+        if all(keyword.arg for keyword in term.keywords):
+            return term.func.id, {str(k.arg): _value(text, k.value) for k in term.keywords}
+    raise _malformed(text)
+
+
+def _value(text: str, node: ast.expr) -> Any:
+    if isinstance(node, ast.Name):  # metric=kl needs no quotes
+        return {"true": True, "false": False}.get(node.id.lower(), node.id)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise _malformed(text) from None
+
+
+def _malformed(text: str) -> UserError:
+    return UserError(f"{text!r} is not a method; write strands joined by '+', such as prox(mu=0.1)+disco")
+
+
+def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:
+    defaults = hyper_parameters(strand)
+    hints = get_type_hints(strand)
+    for key in given:
+        if key not in defaults:
+            raise unknown(f"hyper-parameter of {strand.name}", key, defaults) if defaults else UserError(
+                f"{strand.name} has no hyper-parameters; leave {key!r} out"
+            )
+        given[key] = _typed(strand.name, key, given[key], hints[key])
+    missing = [key for key, default in defaults.items() if default is MISSING and key not in given]
+    if missing:
+        raise UserError(f"{strand.name} needs a value for {missing[0]}, such as {strand.name}({missing[0]}=1.0)")
+    return strand(**given)
+
+
+def _typed(strand: str, key: str, value: Any, hint: Any) -> Any:
+    """`value` if it is of the field's type; whole numbers pass as floats and lists as tuples."""
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, list):
+        value = tuple(value)
+    origin = get_origin(hint)
+    choices = get_args(hint)
+    fits = isinstance(value, hint) if inspect.isclass(hint) and origin is None else True
+    if isinstance(value, bool) and hint in (int, float):
+        fits = False
+    if origin is not None and "Literal" in str(origin):
+        fits = value in choices
+        wanted = "one of " + ", ".join(map(str, choices))
+    else:
+        wanted = f"of type {getattr(hint, '__name__', hint)}"
+    if not fits:
+        raise UserError(f"{strand}'s {key} must be {wanted}, not {value!r}")
+    return value

@@ -1,0 +1,1 @@
+"""From finished rounds to what people read: summaries, the comparison table, pictures, one HTML file."""

@@ -1,0 +1,128 @@
+"""The result in a sentence, and what a careful reader should hold against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from fedbraid.report.records import RunRecord, by_label, common_metric
+from fedbraid.report.settings import unshared_task
+from fedbraid.report.summarise import by_method, higher_is_better
+from fedbraid.report.words import listed, printable, score
+
+Methods = Mapping[str, Mapping[str, Any]]
+
+
+def headline(records: Sequence[RunRecord]) -> str:
+    """Which method was best by its mean last score, and by how much over the first listed."""
+    methods = by_method(records)
+    metric = common_metric(records)
+    ranked = _ranked(methods, metric)
+    if not ranked:
+        started = any(method["last"]["n"] for method in methods.values())
+        return "Every method diverged." if started else "No round has been evaluated yet."
+    best, first = ranked[0], next(iter(methods))
+    result = f"{_with_unit(methods[best], metric)} after the last round ({_seeds(methods[best]['last']['n'])})"
+    if len(methods) == 1:
+        return f"{printable(best)} ends with {result}."
+    if len(ranked) == 1:
+        return f"{printable(best)} is the only method with a result: {result}."
+    other = first if first in ranked[1:] else ranked[1]
+    gap = score(_gap(methods, best, other), metric)
+    if gap == score(0.0, metric):
+        return f"{printable(best)} and {printable(other)} end alike, with {result}."
+    points = f"{gap} points above" if higher_is_better(metric) else f"{gap} below"
+    role = "the first listed" if other == first else "the next best"
+    return f"{printable(best)} is best with {result}, {points} {printable(other)}, {role}."
+
+
+def caveats(records: Sequence[RunRecord]) -> list[str]:
+    """One sentence for each reason not to take the headline at its word."""
+    methods = by_method(records)
+    return [
+        *_about_seeds(methods),
+        *_about_unlike_seeds(records),
+        *_about_close_calls(methods, common_metric(records)),
+        *_about_diverged(methods),
+        *_about_rounds(records),
+        *_about_the_task(records),
+    ]
+
+
+def _about_seeds(methods: Methods) -> list[str]:
+    single = [label for label, method in methods.items() if method["seeds"] == 1]
+    if not single:
+        return []
+    if len(single) == len(methods):
+        return ["One seed: no spread known."]
+    return [f"One seed for {_labels(single)}: no spread known there."]
+
+
+def _about_unlike_seeds(records: Sequence[RunRecord]) -> list[str]:
+    seeds = {label: sorted({run.seed for run in runs}) for label, runs in by_label(records).items()}
+    if len(set(map(tuple, seeds.values()))) == 1:
+        return []
+    told = [f"{printable(label)} {', '.join(map(str, numbers))}" for label, numbers in seeds.items()]
+    return [f"The methods did not run with the same seeds: {'; '.join(told)}."]
+
+
+def _about_close_calls(methods: Methods, metric: str) -> list[str]:
+    """The larger standard deviation of the two decides: the generous choice for a claim of no difference."""
+    best, *others = _ranked(methods, metric) or [""]
+    close = [other for other in others if _gap(methods, best, other) <= _widest(methods, best, other)]
+    if not close:
+        return []
+    return [f"Within one standard deviation of {printable(best)}, so not told apart by these seeds: {_labels(close)}."]
+
+
+def _about_diverged(methods: Methods) -> list[str]:
+    lost = [label for label, method in methods.items() if method["last"]["n"] and not isfinite(method["last"]["mean"])]
+    return [f"Diverged, with a last score that is no number: {_labels(lost)}."] if lost else []
+
+
+def _about_rounds(records: Sequence[RunRecord]) -> list[str]:
+    if len({len(run.rounds) for run in records}) == 1:
+        return []
+    spans = {label: sorted({len(run.rounds) for run in runs}) for label, runs in by_label(records).items()}
+    told = [f"{printable(label)} {_span(lengths)}" for label, lengths in spans.items()]
+    return [f"The runs have not all done the same number of rounds: {', '.join(told)}."]
+
+
+def _about_the_task(records: Sequence[RunRecord]) -> list[str]:
+    apart = unshared_task(records)
+    return [f"Not like for like: the methods differ in {listed(apart)}."] if apart else []
+
+
+def _ranked(methods: Methods, metric: str) -> list[str]:
+    """Methods with a finite last score, best first; equals stay as listed."""
+    known = [label for label, method in methods.items() if method["last"]["n"] and isfinite(method["last"]["mean"])]
+    sign = -1 if higher_is_better(metric) else 1
+    return sorted(known, key=lambda label: sign * methods[label]["last"]["mean"])
+
+
+def _gap(methods: Methods, one: str, other: str) -> float:
+    return abs(float(methods[one]["last"]["mean"] - methods[other]["last"]["mean"]))
+
+
+def _widest(methods: Methods, one: str, other: str) -> float:
+    """The larger of two standard deviations, or less than any gap where neither is known."""
+    known = [deviation for label in (one, other) if (deviation := methods[label]["last"]["std"]) is not None]
+    return max(known, default=-1.0)
+
+
+def _with_unit(method: Mapping[str, Any], metric: str) -> str:
+    text = score(method["last"]["mean"], metric, method["last"]["std"])
+    return f"{text} % accuracy" if metric == "accuracy" else f"a loss of {text}"
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"mean of {count} seeds"
+
+
+def _labels(labels: list[str]) -> str:
+    return listed([printable(label) for label in labels])
+
+
+def _span(lengths: list[int]) -> str:
+    return str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"

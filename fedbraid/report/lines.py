@@ -1,0 +1,125 @@
+"""Courses as lines: the metric over rounds, and the metric against what was moved to get there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbraid.errors import unknown
+from fedbraid.report.records import RunRecord
+from fedbraid.report.series import Series, series
+from fedbraid.report.style import LIGHT, SMALL, Theme, blank, dressed, legend, legend_height, said, stroke, titled
+from fedbraid.report.words import byte_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+METRICS = {"accuracy": "test accuracy (%)", "loss": "test loss", "train_loss": "training loss"}
+
+
+def curves(
+    records: Sequence[RunRecord], metric: str = "accuracy", *, target: float | None = None, theme: Theme = LIGHT
+) -> Figure:
+    """The metric over rounds: a line per method, with a band from its lowest to its highest seed."""
+    lines = _lines(records, metric)
+    if not lines:
+        return said(blank(2.0, theme), "no round has been evaluated yet", theme)
+    figure, axes = _line_figure(lines, theme)
+    scale = _scale(metric)
+    for index, line in enumerate(lines):
+        drawn = stroke(index, line.rounds.size, theme)
+        axes.plot(line.rounds, scale * line.mean, **drawn, zorder=3 + index / len(lines))
+        if line.seeds > 1:
+            axes.fill_between(
+                line.rounds, scale * line.low, scale * line.high, color=drawn["color"], alpha=0.16, linewidth=0
+            )
+    if target is not None:
+        _target_line(axes, scale * target, theme)
+    _whole_numbers(axes)
+    _tame(axes, lines, metric)
+    titled(axes, theme, "round", METRICS[metric])
+    legend(figure, axes.get_lines()[: len(lines)], [line.label for line in lines], theme)
+    return figure
+
+
+def cost(
+    records: Sequence[RunRecord], metric: str = "accuracy", *, target: float | None = None, theme: Theme = LIGHT
+) -> Figure:
+    """The metric against all bytes moved so far; the method further left paid less for the same height."""
+    lines = _lines(records, metric)
+    if not any(line.moved[-1] > 0 for line in lines):
+        return said(blank(2.0, theme), "no traffic has been counted yet", theme)
+    figure, axes = _line_figure(lines, theme)
+    totals = [float(line.moved[-1]) for line in lines if line.moved[-1] > 0]
+    unit, size = byte_unit(max(totals))
+    scale = _scale(metric)
+    for index, line in enumerate(lines):
+        drawn = stroke(index, line.rounds.size, theme)
+        axes.plot(line.moved / size, scale * line.mean, **drawn, zorder=3 + index / len(lines))
+    if target is not None:
+        _target_line(axes, scale * target, theme)
+    # Methods an order of magnitude apart would leave the cheap ones as a stub at the left edge.
+    _amounts(axes, logarithmic=max(totals) > 8 * min(totals))
+    _tame(axes, lines, metric)
+    titled(axes, theme, f"data moved so far, down and up, all clients ({unit})", METRICS[metric])
+    legend(figure, axes.get_lines()[: len(lines)], [line.label for line in lines], theme)
+    return figure
+
+
+def _lines(records: Sequence[RunRecord], metric: str) -> list[Series]:
+    if metric not in METRICS:
+        raise unknown("metric", metric, METRICS)
+    return series(records, metric)
+
+
+def _line_figure(lines: Sequence[Series], theme: Theme) -> tuple[Figure, Axes]:
+    figure = blank(min(14.0, 3.5 + legend_height([line.label for line in lines])), theme)
+    return figure, dressed(figure.subplots(), theme)
+
+
+def _scale(metric: str) -> float:
+    return 100.0 if metric == "accuracy" else 1.0
+
+
+def _target_line(axes: Axes, height: float, theme: Theme) -> None:
+    axes.axhline(height, color=theme.muted, linewidth=0.9, linestyle=(0, (2, 2)), zorder=2)
+    axes.annotate(
+        "target",
+        (0.0, height),
+        # At the left a course is still far from its target, whether it rises or falls.
+        xycoords=axes.get_yaxis_transform(),
+        xytext=(4, 2),
+        textcoords="offset points",
+        ha="left",
+        va="bottom",
+        fontsize=SMALL,
+        color=theme.muted,
+    )
+
+
+def _tame(axes: Axes, lines: Sequence[Series], metric: str) -> None:
+    """Accuracy never shows impossible values; a loss over more than two decades goes logarithmic."""
+    if metric == "accuracy":
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, 0.0), min(high, 100.0) if high > low else high)
+        return
+    values = np.concatenate([line.mean[np.isfinite(line.mean)] for line in lines])
+    if values.size and values.min() > 0 and values.max() > 100 * values.min():
+        axes.set_yscale("log")
+
+
+def _whole_numbers(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
+
+
+def _amounts(axes: Axes, *, logarithmic: bool) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    if logarithmic:
+        axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))

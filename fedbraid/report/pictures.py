@@ -1,0 +1,78 @@
+"""The pictures of a report, each for light and dark, with a line that says what to read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fedbraid.report import plots
+from fedbraid.report.records import RunRecord, by_label, common_metric
+from fedbraid.report.style import DARK, LIGHT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    title: str
+    reading: str
+    light: bytes
+    dark: bytes
+
+
+def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[Picture]:
+    """All pictures that the runs have data for."""
+    metric = common_metric(records)
+    better = "higher" if metric == "accuracy" else "lower"
+    seeds = max(len(runs) for runs in by_label(records).values())
+    band = " The band reaches from the lowest to the highest seed." if seeds > 1 else ""
+    word = "Accuracy" if metric == "accuracy" else "Loss"
+    found = [
+        _picture(
+            "curves",
+            f"{word} over rounds",
+            f"A {better} line is better; a line that gets there further left needs fewer rounds.{band}",
+            partial(plots.curves, records, metric, target=target),
+        ),
+        _picture(
+            "cost",
+            f"{word} against traffic",
+            f"At the same height, the line further left moved less data; {better} at the same place is better.",
+            partial(plots.cost, records, metric, target=target),
+        ),
+    ]
+    if any(entry.get("per_class") for record in records for entry in record.rounds):
+        found.append(
+            _picture(
+                "per_class",
+                "Accuracy per class",
+                "The closer a cell is to the background, the less the final model knows of that class; "
+                "look for columns in which methods part.",
+                partial(plots.per_class, records),
+            )
+        )
+    counted = next((record for record in records if record.label_counts), None)
+    if counted is not None and counted.label_counts is not None:
+        found.append(
+            _picture(
+                "clients",
+                "Labels per client",
+                "Each row is a client: the emptier and the more unequal the rows, the less alike the clients' data "
+                f"are. Bars count the client's samples.{_whose_split(records, counted)}",
+                partial(plots.clients, counted.label_counts),
+            )
+        )
+    return found
+
+
+def _whose_split(records: Sequence[RunRecord], shown: RunRecord) -> str:
+    alike = all(record.label_counts == shown.label_counts for record in records)
+    return "" if alike else f" Shown is seed {shown.seed}; other runs split the data differently."
+
+
+def _picture(name: str, title: str, reading: str, draw: Callable[..., Figure]) -> Picture:
+    return Picture(name, title, reading, plots.png(draw(theme=LIGHT)), plots.png(draw(theme=DARK)))

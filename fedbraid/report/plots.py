@@ -1,0 +1,31 @@
+"""All pictures in one place, and how they become files."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbraid.report.files import write_atomically
+from fedbraid.report.grids import clients, per_class
+from fedbraid.report.lines import METRICS, cost, curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["METRICS", "clients", "cost", "curves", "per_class", "png", "save"]
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as PNG; nothing in it tells time, machine or version, so that same data give same bytes."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # A label may use a script that the font lacks; an empty box in the legend is no reason for alarm.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        figure.savefig(buffer, format="png", metadata={"Software": "FedBraid"})
+    return buffer.getvalue()
+
+
+def save(figure: Figure, path: Path | str) -> None:
+    write_atomically(Path(path), png(figure))

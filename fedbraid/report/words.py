@@ -1,0 +1,58 @@
+"""How values are written, the same in the terminal, in Markdown, in pictures and in HTML."""
+
+from __future__ import annotations
+
+from math import isfinite, isnan
+
+NOTHING = "\N{EN DASH}"
+
+
+def printable(text: str) -> str:
+    """Labels come from users: what could steer a terminal, a line or the reading direction becomes a mark."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Printable and at most `limit` long; the middle goes, because methods differ at both ends."""
+    text = printable(text)
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 2
+    return f"{text[: limit - 1 - tail]}…{text[-tail:]}"
+
+
+def score(value: float | None, metric: str | None, std: float | None = None) -> str:
+    """Accuracy in per cent with two decimals, a loss with four digits; `± std` where one is known."""
+    if value is None:
+        return NOTHING
+    if not isfinite(value):
+        return "diverged"
+    percent = metric != "loss"
+    text = f"{100 * value:.2f}" if percent else f"{value:.4g}"
+    if std is None or isnan(std):
+        return text
+    return f"{text} ± {100 * std:.2f}" if percent else f"{text} ± {std:.2g}"
+
+
+def amount(value: float | None) -> str:
+    """Three digits that matter, thousands apart: 0.0123, 4.57, 1,234."""
+    if value is None or not isfinite(value):
+        return NOTHING
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:g} %"
+
+
+def listed(words: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def byte_unit(largest: float) -> tuple[str, float]:
+    """The unit in which `largest` bytes read well, and its size in bytes."""
+    for name, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if largest >= size:
+            return name, size
+    return "bytes", 1.0

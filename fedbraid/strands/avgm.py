@@ -1,0 +1,31 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.strand import Round, Setup, Strand
+from fedbraid.core.tree import Tree
+
+
+@dataclass(frozen=True)
+class AvgM(Strand):
+    """Momentum on the server: v ← β v + Δ;  x ← x + v, heavy ball.
+
+    `nesterov` steps by Δ + β v (the form of the paper's experiments); `dampened` uses v ← β v + (1 − β) Δ, as
+    several public repositories do. β = 0 is FedAvg.
+    """
+
+    title = "FedAvgM (Hsu et al., 2019)"
+    neutral = {"beta": 0.0}
+
+    beta: float = 0.9
+    nesterov: bool = False
+    dampened: bool = False
+
+    def init_server(self, setup: Setup) -> Tree:
+        return {"v": torch.zeros_like(setup.w)}
+
+    def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
+        fresh = (1 - self.beta) * delta if self.dampened else delta
+        v = self.beta * r.kept["v"] + fresh
+        return (delta + self.beta * v if self.nesterov else v), {"v": v}

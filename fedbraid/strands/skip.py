@@ -1,0 +1,53 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.strand import Round, Strand
+from fedbraid.core.tree import PerClient, Tree
+from fedbraid.errors import UserError
+
+
+@dataclass(frozen=True)
+class Skip(Strand):
+    """Average only every `every` rounds; in between, models wander from client to client.
+
+    As many model slots as clients in a round. A slot's weight is the number of samples it has been trained on since
+    the last average. Rounds left over at the end are averaged too if `final_aggregate`. every = 1 is FedAvg.
+    """
+
+    title = "FedSkip (Fan et al., 2022)"
+    neutral = {"every": 1}
+    needs = frozenset({"fixed cohort", "each model"})
+    sends_models = True
+
+    every: int = 3
+    final_aggregate: bool = True
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UserError(f"skip averages every {self.every} rounds; every must be 1 or more")
+
+    def send(self, r: Round) -> Tree | PerClient:
+        if not r.kept:  # averaged last round: everybody starts from the global model
+            return {}
+        return PerClient(model=r.kept["model"], buffers=r.kept["buffers"])
+
+    def reweigh(self, weights: Tensor, r: Round) -> Tensor:
+        if not r.kept:
+            return weights
+        seen = r.kept["seen"] + weights / weights.sum() * r.cohort.sizes.sum()
+        return seen / seen.sum() * weights.sum()  # eq. 5
+
+    def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
+        assert r.replies is not None and r.weights is not None
+        if (r.number + 1) % self.every == 0 or (r.last and self.final_aggregate):
+            return delta, {}
+        order = torch.as_tensor(r.rng.permutation(len(r.cohort)), device=delta.device)  # eq. 4: shuffled models
+        samples = r.cohort.sizes.sum() + (r.kept["seen"].sum() if r.kept else 0)
+        slots = {
+            "model": r.models,
+            "buffers": r.replies.each("buffers"),
+            "seen": r.weights / r.weights.sum() * samples,
+        }
+        return None, {key: value[order] for key, value in slots.items()}
