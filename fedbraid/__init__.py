@@ -1,0 +1,32 @@
+"""FedBraid: federated learning on data that differs from client to client. A method is a braid of strands."""
+
+from fedbraid.api import Comparison, Run, chain, compare, run
+from fedbraid.config import Config
+from fedbraid.core.chain import Chain
+from fedbraid.core.strand import Batch, Client, Cohort, Round, Setup, Strand
+from fedbraid.core.tree import PerClient
+from fedbraid.data import Dataset, Partition, Split
+from fedbraid.errors import UserError
+from fedbraid.models import Outputs
+
+__all__ = [
+    "Batch",
+    "Chain",
+    "Client",
+    "Cohort",
+    "Comparison",
+    "Config",
+    "Dataset",
+    "Outputs",
+    "Partition",
+    "PerClient",
+    "Round",
+    "Run",
+    "Setup",
+    "Split",
+    "Strand",
+    "UserError",
+    "chain",
+    "compare",
+    "run",
+]

@@ -262,7 +262,7 @@ def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for kind in _WORDS:
         converter.register_structure_hook(kind, _exactly(kind))
-    converter.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _one_of)
+    converter.register_structure_hook_func(lambda kind: str(get_origin(kind)) == "typing.Literal", _one_of)
     converter.register_structure_hook_factory(
         is_dataclass, lambda cls: make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
     )

@@ -27,9 +27,13 @@ def replacing(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,7 +14,9 @@ from fedbraid.errors import UserError, unknown
 from fedbraid.strands import METHODS, STRANDS
 
 
-def parse(text: str, settings: Mapping[str, Mapping[str, Any]] | None = None, own: Iterable[type[Strand]] = ()) -> Chain:
+def parse(
+    text: str, settings: Mapping[str, Mapping[str, Any]] | None = None, own: Iterable[type[Strand]] = ()
+) -> Chain:
     """The chain written as `text`.
 
     `settings` are hyper-parameters by strand, used where the text gives none. `own` are strands beyond FedBraid's.
@@ -28,7 +30,9 @@ def parse(text: str, settings: Mapping[str, Mapping[str, Any]] | None = None, ow
     unused = set(settings) - {s.name for s in strands}
     if unused:
         name = sorted(unused)[0]
-        raise UserError(f"hyper-parameters are set for {name!r}, which is not part of {text!r}; known: {', '.join(known)}")
+        raise UserError(
+            f"hyper-parameters are set for {name!r}, which is not part of {text!r}; known: {', '.join(known)}"
+        )
     return Chain(tuple(strands))
 
 
@@ -41,7 +45,9 @@ def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, 
         chain = METHODS.get(name, name)
         expanded = [_term(chain, t) for t in _terms(chain)] if chain else []
         if given and len(expanded) != 1:
-            raise UserError(f"{name!r} takes no hyper-parameters of its own; give them to its strands: {chain or 'none'}")
+            raise UserError(
+                f"{name!r} takes no hyper-parameters of its own; give them to its strands: {chain or 'none'}"
+            )
         for strand, preset in expanded:
             yield strand, preset | given
 
@@ -61,9 +67,9 @@ def _terms(text: str) -> list[ast.expr]:
 def _term(text: str, term: ast.expr) -> tuple[str, dict[str, Any]]:
     if isinstance(term, ast.Name):
         return term.id, {}
-    if isinstance(term, ast.Call) and isinstance(term.func, ast.Name) and not term.args:
-        if all(keyword.arg for keyword in term.keywords):
-            return term.func.id, {str(k.arg): _value(text, k.value) for k in term.keywords}
+    named = isinstance(term, ast.Call) and not term.args and all(keyword.arg for keyword in term.keywords)
+    if named and isinstance(term, ast.Call) and isinstance(term.func, ast.Name):
+        return term.func.id, {str(k.arg): _value(text, k.value) for k in term.keywords}
     raise _malformed(text)
 
 
@@ -85,8 +91,10 @@ def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:
     hints = get_type_hints(strand)
     for key in given:
         if key not in defaults:
-            raise unknown(f"hyper-parameter of {strand.name}", key, defaults) if defaults else UserError(
-                f"{strand.name} has no hyper-parameters; leave {key!r} out"
+            raise (
+                unknown(f"hyper-parameter of {strand.name}", key, defaults)
+                if defaults
+                else UserError(f"{strand.name} has no hyper-parameters; leave {key!r} out")
             )
         given[key] = _typed(strand.name, key, given[key], hints[key])
     missing = [key for key, default in defaults.items() if default is MISSING and key not in given]

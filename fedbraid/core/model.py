@@ -46,8 +46,8 @@ class Model:
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Model:
         """A copy of its own: two threads must not share a module while `functional_call` swaps its tensors."""
-        move = (copy.deepcopy(m).to(device, dtype) for m in (self.training, self.evaluating))
-        return Model(*move, self.layout, self.buffers)
+        training, evaluating = (copy.deepcopy(m).to(device, dtype) for m in (self.training, self.evaluating))
+        return Model(training, evaluating, self.layout, self.buffers)
 
     def predict(self, w: Tensor, buffers: Tensor, x: Tensor) -> Outputs:
         """Outputs in evaluation mode."""
@@ -74,12 +74,12 @@ def outputs(result: object) -> Outputs:
 def refuse_hidden_randomness(module: nn.Module) -> None:
     """Layers that draw from torch's global generator would make a result depend on who trained before."""
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd | nn.RReLU) or getattr(layer, "dropout", 0):
-            if getattr(layer, "p", 1) != 0:
-                raise UserError(
-                    f"layer {name or type(layer).__name__!r} ({type(layer).__name__}) draws from torch's global "
-                    "generator, so seeds would not reproduce; set its rate to 0 or leave it out"
-                )
+        rate = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
+        if isinstance(layer, nn.RReLU) or (isinstance(rate, float | int) and rate > 0):
+            raise UserError(
+                f"layer {name or type(layer).__name__!r} ({type(layer).__name__}) draws from torch's global generator, "
+                "so seeds would not reproduce; set its rate to 0 or leave it out"
+            )
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
             raise UserError(
                 f"layer {name!r} ({type(layer).__name__}) has momentum=None, whose counter cannot be averaged "

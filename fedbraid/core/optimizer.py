@@ -14,10 +14,14 @@ from fedbraid.core.tree import Tree
 class Optimizer(Protocol):
     """One local step from a gradient."""
 
-    lr: float
-    decay: float
-    weight_decay: float
-    clip: float
+    @property
+    def lr(self) -> float: ...
+
+    @property
+    def decay(self) -> float: ...
+
+    @property
+    def clip(self) -> float: ...
 
     def init(self, w: Tensor) -> Tree: ...
 
@@ -121,4 +125,5 @@ def clipped(g: Tensor, largest: float) -> Tensor:
     """`g` scaled down so that its norm is at most `largest`; unchanged for 0."""
     if not largest:
         return g
-    return g * (largest / g.norm().clamp(min=1e-12)).clamp(max=1.0)
+    norm = g.square().sum().sqrt()
+    return g * (largest / norm.clamp(min=1e-12)).clamp(max=1.0)

@@ -66,7 +66,7 @@ def make_plan(chain: Chain, work: LocalWork, size: int, width: int, *, seed: int
         order = rng.permutation(size)[: per_epoch * batch]
         order = np.pad(order, (0, per_epoch * batch - len(order))).reshape(per_epoch, batch)
         positions[start : start + per_epoch, :batch] = order[: steps - start]
-    draws = {}
+    draws: dict[str, np.ndarray] = {}
     for strand in chain.using("draw"):
         own = stream(seed, f"local/{strand.name}", round=round, client=client)
         draws |= {f"{strand.name}.{key}": value for key, value in strand.draw(own, counts, width).items()}

@@ -47,14 +47,19 @@ class Job:
     sent: dict[str, Tree | PerClient]
     lr: float
     seed: int
+    already: frozenset[str] = frozenset()  # "model" and strands whose payload the clients have from the probe
 
+    @property
     def bytes_down(self) -> int:
-        """What the server sends to the whole cohort; a probe's model is not sent twice."""
+        """What the server sends to the whole cohort."""
         clients = len(self.cohort)
-        shared = [tree for tree in self.sent.values() if not isinstance(tree, PerClient)]
-        own = [tree for tree in self.sent.values() if isinstance(tree, PerClient)]
-        model = nbytes({"w": self.model, "b": self.buffers}) * (clients if self.model.dim() == 1 else 1)
-        return model + clients * sum(map(nbytes, shared)) + sum(map(nbytes, own))
+        total = 0
+        if "model" not in self.already:
+            total += nbytes({"w": self.model, "b": self.buffers}) * (clients if self.model.dim() == 1 else 1)
+        for strand, tree in self.sent.items():
+            if strand not in self.already:
+                total += nbytes(tree) * (1 if isinstance(tree, PerClient) else clients)
+        return total
 
 
 class Engine(Protocol):
@@ -68,8 +73,6 @@ def begin(chain: Chain, setup: Setup) -> Server:
     return Server(setup.w, setup.buffers, {s.name: s.init_server(setup) for s in chain.using("init_server")})
 
 
-
-
 def one_round(
     chain: Chain, optimizer: Optimizer, setup: Setup, server: Server, cohort: Cohort, seed: int
 ) -> Generator[Job, Replies, Server]:
@@ -81,7 +84,8 @@ def one_round(
 
     kept = dict(server.kept)
     view = Round("", server.round, server.w, {}, cohort, setup, lr, seed, sent=server.w)
-    model, buffers, sent = server.w, server.buffers, {}
+    model, buffers = server.w, server.buffers
+    sent: dict[str, Tree | PerClient] = {}
     for s in chain.using("send"):
         payload = s.send(seen_by(s))
         kind = type(payload)
@@ -92,9 +96,12 @@ def one_round(
     job = Job("probe", server.round, cohort, model, buffers, sent, lr, seed)
     if chain.using("probe"):
         replies = yield job
+        sent = dict(sent)
         for s in chain.using("probe"):
             sent[s.name] = s.probed(seen_by(s, replies=replies))
-    replies = yield replace(job, kind="train", sent=sent)
+        probing = {s.name for s in chain.using("probe")}
+        job = replace(job, sent=sent, already=frozenset({"model", *sent} - probing))
+    replies = yield replace(job, kind="train")
 
     weights = cohort.sizes / cohort.sizes.sum()
     if chain.averages == "uniform":

@@ -263,6 +263,4 @@ class Strand:
         return w
 
 
-HOOKS = tuple(
-    name for name, value in vars(Strand).items() if callable(value) and not name.startswith("_")
-)
+HOOKS = tuple(name for name, value in vars(Strand).items() if callable(value) and not name.startswith("_"))

@@ -9,9 +9,9 @@ from typing import Any
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.data.digits import digits
 from fedbraid.data.partitions import PARTITIONS, make_partition
-from fedbraid.registry import Entry, find
 from fedbraid.data.summary import summary
 from fedbraid.data.synthetic import synthetic
+from fedbraid.registry import Entry, find
 
 __all__ = [
     "PARTITIONS",

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbraid.data.dataset import Array
-from fedbraid.registry import positive, whole
 from fedbraid.data.shares import Indices, Shares, dealt, held
 from fedbraid.errors import UserError
+from fedbraid.registry import positive, whole
 
 TRIES = 2000
 """How often `dirichlet` draws before it gives up on the minimum size."""

@@ -9,9 +9,9 @@ import numpy as np
 from fedbraid.core.random import stream
 from fedbraid.data.dataset import Array, Dataset, Partition
 from fedbraid.data.dirichlet import dirichlet, dirichlet_equal
-from fedbraid.registry import Entry, find, whole
 from fedbraid.data.shares import NOBODY, Shares, held
 from fedbraid.errors import UserError
+from fedbraid.registry import Entry, find, whole
 
 
 def iid(labels: Array, clients: int, rng: np.random.Generator) -> Shares:

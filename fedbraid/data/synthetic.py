@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from fedbraid.core.random import stream
 from fedbraid.data.dataset import Dataset, Split
-from fedbraid.registry import not_negative, whole
 from fedbraid.errors import UserError
+from fedbraid.registry import not_negative, whole
 
 Floats = NDArray[np.float64]
 TRAIN_SHARE = 0.9

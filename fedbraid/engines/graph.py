@@ -22,7 +22,10 @@ class Captured:
     def __init__(self, like: State, axes: Any, capacity: int) -> None:
         self.axes, self.capacity = axes, capacity
         self.memory: State = {
-            name: _with_room(tree, room, capacity) for name, (tree, room) in _paired(like, axes).items()
+            "state": _with_room(like["state"], 0, lambda t, axis: _clients(t, axis, capacity)),
+            "given": _with_room(like["given"], axes, lambda t, axis: _clients(t, axis, capacity)),
+            "plan": _with_room(like["plan"], 0, lambda t, _: [capacity, _more(t.shape[1]), *t.shape[2:]]),
+            "seen": _with_room(like["seen"], 0, lambda t, _: [_more(t.shape[0]), *t.shape[1:]]),
         }
         self.time = torch.zeros(1, dtype=torch.int64, device="cuda")
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
@@ -78,7 +81,7 @@ class Captured:
 
     def _capture(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
         before = grow(self.state, lambda v: v.clone())
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):  # libraries choose their kernels and allocate before the capture
@@ -92,24 +95,16 @@ class Captured:
         return graph
 
 
-def _paired(like: State, axes: Any) -> dict[str, tuple[State, Any]]:
-    """Each tree with where it has room: 0 clients, 1 rows of a table, 2 clients and steps, None nowhere."""
-    return {
-        "state": (like["state"], grow(like["state"], lambda _: 0)),
-        "given": (like["given"], axes),
-        "plan": (like["plan"], grow(like["plan"], lambda _: 2)),
-        "seen": (like["seen"], grow(like["seen"], lambda _: 1)),
-    }
+def _more(length: int) -> int:
+    return rung(length, 2**62)
 
 
-def _with_room(tree: Any, room: Any, capacity: int) -> Any:
-    if not isinstance(tree, Tensor):
-        return {key: _with_room(branch, room[key], capacity) for key, branch in tree.items()}
-    shape = list(tree.shape)
-    if room in (0, 2):
-        shape[0] = capacity
-    if room == 1:
-        shape[0] = rung(shape[0], 2**62)
-    if room == 2:
-        shape[1] = rung(shape[1], 2**62)
-    return torch.zeros(shape, dtype=tree.dtype, device=tree.device)
+def _clients(tensor: Tensor, axis: int | None, capacity: int) -> list[int]:
+    return list(tensor.shape) if axis is None else [capacity, *tensor.shape[1:]]
+
+
+def _with_room(tree: Any, axes: Any, shape: Callable[[Tensor, Any], list[int]]) -> Any:
+    """Memory for a tree, shaped by `shape(tensor, axis)`; `axes` is one axis for all, or a tree of them."""
+    if isinstance(tree, Tensor):
+        return torch.zeros(shape(tree, axes), dtype=tree.dtype, device=tree.device)
+    return {k: _with_room(branch, axes[k] if isinstance(axes, dict) else axes, shape) for k, branch in tree.items()}

@@ -176,7 +176,7 @@ class Local:
 
     def _look(self, w: Tensor, buffers: Tensor, index: Tensor) -> Outputs:
         samples, model = self.clients.samples, self.job.model
-        parts = [model.predict(w, buffers, samples.inputs(some)) for some in index.split(1024)]
+        parts = [model.predict(w, buffers, samples.inputs(some)) for some in torch.split(index, 1024)]
         return Outputs(*map(torch.cat, zip(*parts, strict=True)))
 
     def _chunk(self, clients: int) -> int:

@@ -86,7 +86,7 @@ class Loop:
         def over_data(w: Tensor, f: Callable[[Outputs, Batch], Tree]) -> Tree:
             job.tally.passes += 1
             total: Tree | None = None
-            for index in self.clients.own(client).split(512):
+            for index in torch.split(self.clients.own(client), 512):
                 batch = self._batch(index, {})
                 part = f(job.model.predict(w, given["buffers"], batch.x), batch)
                 total = part if total is None else {key: total[key] + part[key] for key in part}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedbraid.core.local import TRAIN_LOSS
@@ -33,7 +32,8 @@ class Stacked:
         return self.uploads[key]
 
     def sum(self, key: str, weights: Tensor) -> Tensor:
-        return torch.tensordot(weights.to(self.uploads[key].dtype), self.uploads[key], 1)
+        values = self.uploads[key]
+        return (weights.to(values.dtype) @ values.reshape(len(weights), -1)).reshape(values.shape[1:])
 
     @property
     def bytes_up(self) -> int:

@@ -67,11 +67,12 @@ class Clients:
     def of(dataset: Dataset, partition: Partition, dtype: torch.dtype, device: torch.device) -> Clients:
         samples = Samples.of(dataset, dataset.train, dtype, device)
         order = torch.as_tensor(np.concatenate(partition.clients)).to(device)
-        counts = np.ones((len(partition), 1))
         if dataset.task == "classification":
-            counts = partition.label_counts(dataset.train.y, dataset.classes)
+            counts = torch.as_tensor(partition.label_counts(dataset.train.y, dataset.classes))
+        else:
+            counts = torch.ones(len(partition), 1)
         offsets = np.concatenate([[0], np.cumsum(partition.sizes)])
-        return Clients(samples, order, offsets, torch.as_tensor(counts).to(device, dtype))
+        return Clients(samples, order, offsets, counts.to(device, dtype))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

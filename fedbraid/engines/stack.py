@@ -19,7 +19,7 @@ from torch.func import vmap
 from fedbraid.core.local import LocalJob, State, functional, keep_unless
 from fedbraid.core.plan import Plan
 from fedbraid.core.strand import Batch, OverData
-from fedbraid.core.tree import Tree, grow, leaves, rebuild
+from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
 from fedbraid.engines.samples import Clients
 from fedbraid.engines.schedule import Schedule, make_schedule, rung
@@ -134,7 +134,13 @@ class Stack:
     # --- running a schedule
 
     def _train_traced(
-        self, state: State, given: Given, plan: State, schedule: Schedule, own: Tree, cached: Mapping[str, Outputs] | None
+        self,
+        state: State,
+        given: Given,
+        plan: State,
+        schedule: Schedule,
+        own: Tree,
+        cached: Mapping[str, Outputs] | None,
     ) -> State:
         seen = _tables(cached)
         done: list[State] = []
@@ -142,9 +148,9 @@ class Stack:
         for t, active in enumerate(schedule.active):
             fits = rung(int(active), len(schedule.counts))
             if fits < size:  # finished clients leave the stack
-                done.append(grow(live, lambda v: v[fits:]))
-                live, size, now = grow(live, lambda v: v[:fits]), fits, given[:fits]
-            row = grow(plan, lambda v: v[:size, t])
+                done.append(rows(live, slice(fits, None)))
+                live, size, now = rows(live, slice(fits)), fits, given[:fits]
+            row = rows(plan, (slice(size), t))
             if schedule.new_epoch[t] and t:
                 live = self._new_epoch(live, given, now, own, row, size)
             guarded = bool((schedule.counts[:size, t] == 0).any())
@@ -158,11 +164,17 @@ class Stack:
         def one(state: State, given: State, own: Tree, count: Tensor) -> State:
             return keep_unless(count > 0, self.job.new_epoch(state, given, self._over_data(own, given)), state)
 
-        fresh: State = vmap(one, (0, given.axes, 0, 0))(state, now, grow(own, lambda v: v[:size]), row["counts"])
+        fresh: State = vmap(one, (0, given.axes, 0, 0))(state, now, rows(own, slice(size)), row["counts"])
         return fresh
 
     def _train_captured(
-        self, state: State, given: Given, plan: State, schedule: Schedule, own: Tree, cached: Mapping[str, Outputs] | None
+        self,
+        state: State,
+        given: Given,
+        plan: State,
+        schedule: Schedule,
+        own: Tree,
+        cached: Mapping[str, Outputs] | None,
     ) -> State:
         clients = len(schedule.counts)
         fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": _tables(cached)}
@@ -174,8 +186,8 @@ class Stack:
         for t, active in enumerate(schedule.active):
             size = rung(int(active), captured.capacity)
             if schedule.new_epoch[t] and t:
-                live = grow(captured.state, lambda v: v[:active])
-                row = grow(captured.plan, lambda v: v[:active, t])
+                live = rows(captured.state, slice(active))
+                row = rows(captured.plan, (slice(active), t))
                 now = Given(captured.given, given.axes)
                 captured.write(self._new_epoch(live, now, now[:active], own, row, active))
             guarded = size > clients or bool((schedule.counts[:size, t] == 0).any())
@@ -186,7 +198,7 @@ class Stack:
     def _body(self, captured: Captured, axes: Any, guarded: bool, size: int) -> Callable[[], None]:
         def body() -> None:
             row = captured.row(size)
-            live = grow(captured.state, lambda v: v[:size])
+            live = rows(captured.state, slice(size))
             now = Given(captured.given, axes)[:size]
             captured.write(self._step(axes, guarded, live, now, row, captured.seen))
 
@@ -214,7 +226,9 @@ class Stack:
         longest = int(sizes.max())
         width = min(longest, 512)
         batches = -(-longest // width)
-        positions = np.minimum(np.arange(batches * width), sizes[:, None] - 1) + self.clients.offsets[list(ids)][:, None]
+        positions = (
+            np.minimum(np.arange(batches * width), sizes[:, None] - 1) + self.clients.offsets[list(ids)][:, None]
+        )
         counts = np.clip(sizes[:, None] - width * np.arange(batches), 0, width)
         index = self.clients.order[torch.as_tensor(positions).to(self.device)]
         return {"index": index.reshape(len(ids), batches, width), "counts": torch.as_tensor(counts).to(self.device)}

@@ -29,11 +29,11 @@ def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
     return recorder.compiled(outputs)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes every operation down as a line of Python over numbered values."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names = {id(t): f"x{i}" for i, t in enumerate(inputs)}
         self.alive: list[Any] = list(inputs)  # so that no id is used twice
         self.inputs = len(inputs)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbraid.registry import Entry, find, whole
 from fedbraid.errors import UserError
 from fedbraid.models.networks import SMALLEST_SIDE, Convolutional, Dense, Shape
 from fedbraid.models.outputs import Outputs
+from fedbraid.registry import Entry, find, whole
 
 __all__ = ["Outputs", "build", "describe", "fitting", "names"]
 

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedbraid.report.files import write_atomically
+from fedbraid.files import write_bytes
 from fedbraid.report.headline import caveats, headline
 from fedbraid.report.pictures import Picture, pictures
 from fedbraid.report.records import RunRecord
@@ -32,7 +32,7 @@ def write_report(
 ) -> None:
     """Write `report.html` for one run or many; `command` is the command line or the config text, shown as it is."""
     shown = page(records, pictures(records, target), target, title, environment, command)
-    write_atomically(Path(path), shown.encode())
+    write_bytes(Path(path), shown.encode())
 
 
 def write_comparison(
@@ -54,7 +54,7 @@ def write_comparison(
         "report.html": page(records, drawn, target, title, environment, command).encode(),
     }
     for name, content in contents.items():
-        write_atomically(Path(directory) / name, content)
+        write_bytes(Path(directory) / name, content)
     return [Path(directory) / name for name in contents]
 
 

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbraid.report.files import write_atomically
+from fedbraid.files import write_bytes
 from fedbraid.report.grids import clients, per_class
 from fedbraid.report.lines import METRICS, cost, curves
 
@@ -28,4 +28,4 @@ def png(figure: Figure) -> bytes:
 
 
 def save(figure: Figure, path: Path | str) -> None:
-    write_atomically(Path(path), png(figure))
+    write_bytes(Path(path), png(figure))

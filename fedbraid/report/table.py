@@ -69,8 +69,15 @@ def to_rich(table: Table) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    notes = Text("\n".join(table.notes))
-    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, caption=notes, caption_justify="left")
+    notes = Text("\n".join(["", *table.notes]))
+    drawn = RichTable(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+        caption=notes,
+        caption_justify="left",
+    )
     for index, column in enumerate(table.columns):
         # The one long title takes two lines, so that a terminal of 80 columns keeps each number in one.
         title = Text(column.title.replace("rounds to ", "rounds to\n"))

@@ -86,8 +86,10 @@ def test_renderings_agree() -> None:
 
 
 def test_eighty_columns_keep_each_number_whole() -> None:
-    text = shown(two_methods(), width=80)
-    assert "80.00 ± 14.14*" in text
+    label = "fedavg+disco(a=0.4, b=0.1)"
+    runs = [run(name, [0.7123, 0.75], seed) for name in (label, "fedavg") for seed in range(3)]
+    text = shown(comparison(runs, target=0.7), width=80)
+    assert text.count("75.00 ± 0.00*") == 4
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -1,0 +1,66 @@
+"""How good a model is: on the test set, class by class and client by client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbraid.core.local import task_loss
+from fedbraid.core.model import Model
+from fedbraid.data.dataset import Partition
+from fedbraid.engines.samples import Samples
+
+BATCH = 1024
+
+
+@torch.no_grad()
+def evaluate(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> tuple[dict[str, Any], np.ndarray]:
+    """Accuracy, loss and per-class accuracy on a test set, and which of its samples were right.
+
+    Classes without test samples have accuracy None. A regression has a loss only.
+    """
+    losses, right = test.x.new_zeros((), dtype=test.dtype), []
+    for index in torch.split(torch.arange(len(test), device=test.x.device), BATCH):
+        batch = test.batch(index, torch.ones(len(index), dtype=test.dtype, device=index.device))
+        logits = model.predict(w, buffers, batch.x).logits
+        losses = losses + task_loss("classification" if test.classes else "regression", logits, batch) * len(index)
+        if test.classes:
+            right.append(logits.argmax(-1) == test.y[index])
+    metrics: dict[str, Any] = {"accuracy": None, "loss": float(losses / len(test)), "per_class": None}
+    if not test.classes:
+        return metrics, np.zeros(0)
+    correct, labels = torch.cat(right).cpu().numpy(), test.y.cpu().numpy()
+    total = np.bincount(labels, minlength=test.classes)
+    hits = np.bincount(labels, weights=correct, minlength=test.classes)
+    metrics["accuracy"] = float(correct.mean())
+    metrics["per_class"] = [float(h / n) if n else None for h, n in zip(hits, total, strict=True)]
+    return metrics, correct
+
+
+def per_client(
+    per_class: list[float | None], correct: np.ndarray, partition: Partition, label_counts: np.ndarray
+) -> dict[str, Any]:
+    """Each client's accuracy: on its own test samples where it has some, otherwise on a test set with its labels.
+
+    The latter is the mean of the per-class accuracies under the client's label shares: what the model would score on
+    a test set that follows the client's distribution.
+    """
+    if partition.client_tests is not None:
+        each = np.array([correct[own].mean() if len(own) else np.nan for own in partition.client_tests])
+    else:
+        known = np.array([a is not None for a in per_class])
+        counts = label_counts[:, known]
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        each = shares @ np.array([a for a in per_class if a is not None])
+    some = each[~np.isnan(each)]
+    worst = np.sort(some)[: max(1, len(some) // 10)]
+    return {
+        "mean": float(some.mean()),
+        "std": float(some.std()),
+        "min": float(some.min()),
+        "worst10": float(worst.mean()),
+        "each": [None if np.isnan(a) else float(a) for a in each],
+    }

@@ -1,0 +1,207 @@
+"""A federation put together from its configuration, round by round."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedbraid import data, methods, models
+from fedbraid.config import Config, optimizer_of
+from fedbraid.core import sampling
+from fedbraid.core.chain import Chain
+from fedbraid.core.local import TRAIN_LOSS, LocalJob
+from fedbraid.core.model import Model
+from fedbraid.core.optimizer import Optimizer
+from fedbraid.core.round import Server, begin, one_round
+from fedbraid.core.strand import Cohort, Setup, Strand
+from fedbraid.data.dataset import Dataset, Partition
+from fedbraid.engines.cpu import keep_freed_memory
+from fedbraid.engines.local import Local, choose
+from fedbraid.engines.replies import Stacked, Work
+from fedbraid.engines.samples import Clients, Samples
+from fedbraid.errors import UserError
+from fedbraid.evaluation import evaluate, per_client
+from fedbraid.store import ClientStore
+
+log = logging.getLogger("fedbraid")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user brings instead of naming it in the configuration."""
+
+    data: Dataset | None = None
+    partition: Partition | None = None
+    model: nn.Module | None = None
+    chain: Chain | None = None
+    strands: tuple[type[Strand], ...] = ()
+    data_dir: Path | None = None
+
+
+@dataclass(eq=False)
+class Experiment:
+    """A federation between two rounds; `advance` runs the next one."""
+
+    config: Config
+    dataset: Dataset
+    partition: Partition
+    chain: Chain
+    model: Model
+    optimizer: Optimizer
+    setup: Setup
+    clients: Clients
+    test: Samples
+    engine: Local
+    store: ClientStore
+    server: Server
+
+    @property
+    def finished(self) -> bool:
+        return self.server.round >= self.config.rounds
+
+    def advance(self) -> dict[str, Any]:
+        """One round; returns its line of the log."""
+        began = time.perf_counter()
+        cohort = self._cohort()
+        flow = one_round(self.chain, self.optimizer, self.setup, self.server, cohort, self.config.seed)
+        down = up = 0
+        work = Work()
+        job = next(flow)
+        while True:
+            replies: Stacked = self.engine.run(job)
+            down, up, work = down + job.bytes_down, up + replies.bytes_up, work + replies.work
+            try:
+                job = flow.send(replies)
+            except StopIteration as done:
+                self.server = done.value
+                break
+        train_loss = float(replies.sum(TRAIN_LOSS, cohort.sizes / cohort.sizes.sum()))
+        if not np.isfinite(train_loss) or not bool(self.server.w.isfinite().all()):
+            log.warning("round %d: the model is no longer finite; try a smaller optimizer.lr", self.server.round)
+        return {
+            "round": self.server.round,
+            "clients": len(cohort),
+            **self._evaluated(),
+            "train_loss": train_loss,
+            "bytes_down": down,
+            "bytes_up": up,
+            "forward_samples": work.forward,
+            "backward_samples": work.backward,
+            "seconds": time.perf_counter() - began,
+        }
+
+    def deployed(self) -> tuple[Tensor, Tensor]:
+        """The model that is evaluated: its parameters and buffers."""
+        if self.config.evaluate.model == "cohort" and self.server.cohort_mean is not None:
+            return self.server.cohort_mean
+        return self.server.deployed(self.chain), self.server.buffers
+
+    def module(self) -> nn.Module:
+        """The network with the trained model in it."""
+        w, buffers = self.deployed()
+        module = self.model.to(w.dtype, w.device).evaluating
+        module.load_state_dict(self.model.layout.views(w) | self.model.buffers.views(buffers), strict=False)
+        return module
+
+    def _cohort(self) -> Cohort:
+        s, population, place = self.config.sampling, len(self.clients), self.server.round
+        seed = self.config.seed
+        if s.scheme == "fixed":
+            ids = sampling.fixed(population, s.clients or population, seed=seed, round=place)
+        else:
+            ids = sampling.bernoulli(population, s.rate, seed=seed, round=place)
+        at = torch.as_tensor(ids, device=self.server.w.device)
+        sizes = torch.as_tensor(self.clients.sizes[ids]).to(self.server.w)
+        return Cohort(ids, sizes, self.clients.label_counts[at])
+
+    def _evaluated(self) -> dict[str, Any]:
+        """The round's evaluation, or None for each of its parts where it is not due."""
+        if self.server.round % self.config.evaluate.every and not self.finished:
+            return {"accuracy": None, "loss": None, "per_class": None}
+        metrics, correct = evaluate(self.model, *self.deployed(), self.test)
+        if self.config.evaluate.per_client and metrics["per_class"] is not None:
+            counts = self.clients.label_counts.cpu().numpy()
+            metrics["client_accuracy"] = per_client(metrics["per_class"], correct, self.partition, counts)
+        return metrics
+
+
+def build(config: Config, given: Given, directory: Path | None = None) -> Experiment:
+    """The federation before its first round."""
+    device, dtype = _device(config.engine.device), getattr(torch, config.engine.dtype)
+    if device.type == "cpu":
+        keep_freed_memory()
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.engine.tf32
+    dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
+    partition = given.partition or _partition(config, dataset)
+    chain = given.chain or methods.parse(config.method, config.strands, given.strands)
+    module = given.model or models.build(
+        config.model.name, dataset.shape, dataset.classes, seed=config.seed, **config.model.options
+    )
+    _check(config, chain, dataset, partition)
+    model = Model.of(module).to(dtype, device)
+    clients = Clients.of(dataset, partition, dtype, device)
+    w, buffers = model.initial(dtype, device)
+    fixed = (config.sampling.clients or len(partition)) if config.sampling.scheme == "fixed" else None
+    setup = Setup(w, buffers, model.layout, dataset.classes, len(partition), fixed, config.rounds)
+    store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
+    optimizer = optimizer_of(config)
+    kind = choose(config.engine.kind, model, device)
+    engine = Local(
+        LocalJob(chain, model, optimizer, dataset.task),
+        clients,
+        config.local,
+        store,
+        kind,
+        chunk=config.engine.chunk,
+        capacity=fixed,
+        workers=config.engine.workers,
+    )
+    test = Samples.of(dataset, dataset.test, dtype, device)
+    server = begin(chain, setup)
+    return Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, engine, store, server)
+
+
+def _partition(config: Config, dataset: Dataset) -> Partition:
+    part = config.partition
+    clients = None if part.name == "natural" else part.clients
+    return data.make_partition(dataset, part.name, clients, config.seed, **part.options)
+
+
+def _check(config: Config, chain: Chain, dataset: Dataset, partition: Partition) -> None:
+    """What a chain needs of the federation it is put into."""
+
+    def who(need: str) -> str:
+        return next(s.name for s in chain if need in s.needs)
+
+    if "fixed cohort" in chain.needs and config.sampling.scheme != "fixed":
+        raise UserError(
+            f"{who('fixed cohort')} needs the same number of clients in every round, "
+            "but sampling.scheme is 'bernoulli'; set sampling.scheme=fixed"
+        )
+    if "labels" in chain.needs and dataset.task != "classification":
+        raise UserError(f"{who('labels')} needs class labels, but {dataset.name} is a regression; leave it out")
+    if config.sampling.clients > len(partition):
+        raise UserError(
+            f"sampling.clients is {config.sampling.clients}, but there are {len(partition)} clients; "
+            f"choose at most {len(partition)}"
+        )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"engine.device must be auto, cpu or cuda, not {name!r}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("engine.device is cuda, but torch sees no GPU here; use cpu or auto")
+    return device

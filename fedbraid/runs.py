@@ -1,0 +1,158 @@
+"""The run directory: what is written while a run goes on, so that it can be killed at any instant and resumed.
+
+    config.toml            the resolved configuration
+    rounds.jsonl           one line a round, only ever appended to
+    summary.json           the numbers of a finished run
+    model.safetensors      the trained model, by parameter name
+    checkpoint/            the server's and the clients' state after some round, and the length of rounds.jsonl then
+
+`checkpoint.json` is the commit point: it names the files that belong together and is replaced in one step. What a
+crash leaves beyond it, lines or files, is dropped when the run is resumed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
+from fedbraid.core.round import Server
+from fedbraid.errors import UserError
+from fedbraid.experiment import Experiment
+from fedbraid.files import save_tensors, write_json, write_text
+
+CHECKPOINT = "checkpoint.json"
+
+
+class RunDirectory:
+    """A run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.states = path / "checkpoint"
+
+    @property
+    def started(self) -> bool:
+        return (self.path / "config.toml").exists()
+
+    @property
+    def log(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    def config(self) -> Config:
+        return from_dict(read_toml(self.path / "config.toml"))
+
+    def begin(self, config: Config) -> None:
+        """A new run: its configuration first, so that it can be resumed from the start on."""
+        write_text(self.path / "config.toml", to_toml(config))
+
+    def check_same(self, config: Config) -> None:
+        """A run is resumed with the configuration it was begun with."""
+        mine, theirs = flat(to_dict(self.config())), flat(to_dict(config))
+        for key in sorted(mine.keys() | theirs.keys()):
+            if mine.get(key) != theirs.get(key):
+                raise UserError(
+                    f"{self.path} was begun with {key} = {mine.get(key)!r}, not {theirs.get(key)!r}; "
+                    "resume it with the same settings, or choose another directory"
+                )
+
+    def rounds(self) -> list[dict[str, Any]]:
+        if not self.log.exists():
+            return []
+        lines = self.log.read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines[:-1]]  # what follows the last line end was cut off
+
+    def append(self, record: dict[str, Any]) -> None:
+        with open(self.log, "ab") as log:
+            log.write(json.dumps(record).encode() + b"\n")
+
+    # --- checkpoints
+
+    def save(self, experiment: Experiment) -> None:
+        """A checkpoint of everything that the next round depends on."""
+        server, number = experiment.server, f"{experiment.server.round:06d}"
+        tensors = {"w": server.w, "buffers": server.buffers}
+        tensors |= {f"kept/{s}/{k}": t for s, tree in server.kept.items() for k, t in tree.items()}
+        _sync(self.log)
+        clients = experiment.store.save(f"clients-{number}.safetensors")
+        save_tensors(self.states / f"server-{number}.safetensors", tensors)
+        write_json(
+            self.states / CHECKPOINT,
+            {
+                "round": server.round,
+                "log_bytes": self.log.stat().st_size,
+                "server": f"server-{number}.safetensors",
+                "clients": {str(client): segment for client, segment in clients.items()},
+            },
+        )
+        experiment.store.commit(clients)
+        self._drop_strays(f"server-{number}.safetensors", set(clients.values()))
+
+    def load(self, experiment: Experiment) -> None:
+        """Put `experiment` where the last checkpoint left it, and the log with it."""
+        if not (self.states / CHECKPOINT).exists():
+            _cut(self.log, 0)
+            self._drop_strays("", set())
+            return
+        saved = json.loads((self.states / CHECKPOINT).read_text())
+        index = {int(client): segment for client, segment in saved["clients"].items()}
+        tensors = {key: t.to(experiment.server.w.device) for key, t in load_file(self.states / saved["server"]).items()}
+        kept: dict[str, dict[str, Any]] = {name: {} for name in experiment.server.kept}
+        for key, tensor in tensors.items():
+            if key.startswith("kept/"):
+                _, strand, name = key.split("/", 2)
+                kept.setdefault(strand, {})[name] = tensor
+        experiment.server = Server(tensors["w"], tensors["buffers"], kept, saved["round"])
+        experiment.store.restore(index)
+        _cut(self.log, saved["log_bytes"])
+        self._drop_strays(saved["server"], set(index.values()))
+
+    def _drop_strays(self, server: str, segments: set[str]) -> None:
+        keep = {CHECKPOINT, server, *segments}
+        for file in self.states.glob("*") if self.states.exists() else ():
+            if file.name not in keep:
+                file.unlink()
+
+    # --- the end
+
+    def finish(self, experiment: Experiment, summary: dict[str, Any]) -> None:
+        w, buffers = experiment.deployed()
+        model = experiment.model
+        save_tensors(self.path / "model.safetensors", model.layout.views(w) | model.buffers.views(buffers))
+        write_json(self.path / "summary.json", {key: _strict(value) for key, value in summary.items()})
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time writes to a run."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{self.path} is in use by another process; wait for it, or choose another one"
+                ) from None
+            yield
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no NaN: a number that is not finite is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cut(path: Path, length: int) -> None:
+    if path.exists():
+        os.truncate(path, length)
+
+
+def _sync(path: Path) -> None:
+    with open(path, "ab") as file:
+        os.fsync(file.fileno())
