@@ -39,7 +39,7 @@ class Layout:
         """The vector's tensors by name, without a copy; differentiable (its backward is one `cat`)."""
         if not self.names:
             return {}
-        parts = torch.split(vector, self.sizes)
+        parts = torch.split(vector, list(self.sizes))
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from fedbraid.engines.samples import Clients
 SHARE = 0.6
 """How much of the free memory a stack may take; the rest is for copies that the backward pass makes."""
 VECTORS = 8
-"""Vectors of the model's size that a client needs in a step: model, gradient, optimiser, state, and their successors."""
+"""Vectors of the model's size that a client needs in a step: model, gradient, optimiser's state, and successors."""
 
 
 def clients_that_fit(job: LocalJob, clients: Clients, width: int) -> int:
