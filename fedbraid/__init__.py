@@ -1,6 +1,7 @@
 """FedBraid: federated learning on data that differs from client to client. A method is a braid of strands."""
 
 from fedbraid.api import Comparison, Run, chain, compare, run
+from fedbraid.check import check_strand
 from fedbraid.config import Config
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Batch, Client, Cohort, Round, Setup, Strand
@@ -27,6 +28,7 @@ __all__ = [
     "Strand",
     "UserError",
     "chain",
+    "check_strand",
     "compare",
     "run",
 ]

@@ -69,7 +69,7 @@ class Experiment:
     def advance(self) -> dict[str, Any]:
         """One round; returns its line of the log."""
         began = time.perf_counter()
-        cohort = self._cohort()
+        cohort = self.cohort()
         flow = one_round(self.chain, self.optimizer, self.setup, self.server, cohort, self.config.seed)
         down = up = 0
         work = Work()
@@ -110,7 +110,8 @@ class Experiment:
         module.load_state_dict(self.model.layout.views(w) | self.model.buffers.views(buffers), strict=False)
         return module
 
-    def _cohort(self) -> Cohort:
+    def cohort(self) -> Cohort:
+        """Who takes part in the next round."""
         s, population, place = self.config.sampling, len(self.clients), self.server.round
         seed = self.config.seed
         if s.scheme == "fixed":
@@ -140,7 +141,7 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     else:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.engine.tf32
     dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
-    partition = given.partition or _partition(config, dataset)
+    partition = given.partition or partition_of(config, dataset)
     chain = given.chain or methods.parse(config.method, config.strands, given.strands)
     module = given.model or models.build(
         config.model.name, dataset.shape, dataset.classes, seed=config.seed, **config.model.options
@@ -169,7 +170,8 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     return Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, engine, store, server)
 
 
-def _partition(config: Config, dataset: Dataset) -> Partition:
+def partition_of(config: Config, dataset: Dataset) -> Partition:
+    """Who holds what under this configuration."""
     part = config.partition
     clients = None if part.name == "natural" else part.clients
     return data.make_partition(dataset, part.name, clients, config.seed, **part.options)

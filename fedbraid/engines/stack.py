@@ -50,6 +50,7 @@ class Stack:
         self.job, self.clients = job, clients
         self.capacity = capacity  # clients in every stack, where their number is fixed
         self.device = clients.samples.x.device
+        self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.per_step = (1, 0)  # gradients and views per local step, counted when the step is first made
         self._programs: dict[tuple[Any, ...], Program] = {}
         self._captured: Captured | None = None
@@ -60,8 +61,7 @@ class Stack:
         self, given: Given, ids: Sequence[int], plans: Sequence[Plan], cached: Mapping[str, Outputs] | None
     ) -> tuple[Tree, dict[str, Tree]]:
         """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
-        align = any(s.every_epoch for s in self.job.chain)
-        schedule = make_schedule(plans, align_epochs=align)
+        schedule = make_schedule(plans, align_epochs=self.align)
         own = self._own(ids)
         state: State = vmap(self._begin, (given.axes, 0))(given.tensors, own)
         state = grow(state, lambda t: t.contiguous())
@@ -143,19 +143,24 @@ class Stack:
         cached: Mapping[str, Outputs] | None,
     ) -> State:
         seen = _tables(cached)
-        done: list[State] = []
+        idle: list[State] = []
         live, size, now = state, len(schedule.counts), given.tensors
         for t, active in enumerate(schedule.active):
             fits = rung(int(active), len(schedule.counts))
-            if fits < size:  # finished clients leave the stack
-                done.append(rows(live, slice(fits, None)))
-                live, size, now = rows(live, slice(fits)), fits, given[:fits]
+            if fits > size:  # a new epoch: those who had finished the last one come back
+                live, size, idle = _joined([live, *reversed(idle)]), len(schedule.counts), []
+            if fits < size:  # clients with nothing more to do leave the stack
+                idle.append(rows(live, slice(fits, None)))
+                live = rows(live, slice(fits))
+            if fits != len(now["steps"]):
+                now = given[:fits]
+            size = fits
             row = rows(plan, (slice(size), t))
             if schedule.new_epoch[t] and t:
                 live = self._new_epoch(live, given, now, own, row, size)
             guarded = bool((schedule.counts[:size, t] == 0).any())
             live = self._program(given, guarded, live, now, row, seen)(live, now, row, seen)
-        return _joined([live, *reversed(done)])
+        return _joined([live, *reversed(idle)])
 
     def _new_epoch(self, state: State, given: Given, now: State, own: Tree, row: State, size: int) -> State:
         if not any(s.every_epoch for s in self.job.chain.using("begin")):

@@ -40,10 +40,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lines: list[str] = []
         self.bound: dict[str, Any] = {}  # operations and constants by name
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing here is compiled, and asking would import the compiler: two seconds
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default:

@@ -1,0 +1,285 @@
+"""The contract that every strand keeps, as a public test suite.
+
+    fedbraid.check_strand(MyStrand())          in Python
+    fedbraid check mine.py:MyStrand            on the command line
+
+Each law trains a tiny federation of ragged clients (one of them has a single sample) in float64.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbraid import methods
+from fedbraid.config import Config, from_dict, to_toml
+from fedbraid.core.chain import Chain
+from fedbraid.core.random import stream
+from fedbraid.core.round import Job, one_round
+from fedbraid.core.strand import Strand
+from fedbraid.core.tree import PerClient, leaves
+from fedbraid.data.dataset import Dataset, Partition, Split
+from fedbraid.experiment import Experiment, Given, build
+from fedbraid.runs import RunDirectory
+from fedbraid.strands.weights import Uniform
+
+TOLERANCE = 1e-6
+SIZES = (1, 3, 7, 12, 20, 33)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one law."""
+
+    law: str
+    verdict: Literal["passed", "failed", "not applicable"]
+    detail: str = ""
+
+
+class Broken(AssertionError):
+    """A law does not hold."""
+
+
+class NotApplicable(Exception):
+    """A law says nothing about this strand."""
+
+
+def check_strand(subject: Strand | Chain | type[Strand], *, raises: bool = True) -> list[Result]:
+    """Test a strand (or a chain) against every law; raises on the first that is broken unless told otherwise."""
+    strand = subject() if isinstance(subject, type) else subject
+    chain = strand if isinstance(strand, Chain) else Chain((strand,))
+    results = []
+    for law, test in LAWS.items():
+        result = _result(law, test, chain)
+        if raises and result.verdict == "failed":
+            raise Broken(f"{chain}: {law}: {result.detail}")
+        results.append(result)
+    return results
+
+
+def _result(law: str, test: Callable[[Chain], None], chain: Chain) -> Result:
+    try:
+        test(chain)
+    except NotApplicable as reason:
+        return Result(law, "not applicable", str(reason))
+    except Broken as reason:
+        return Result(law, "failed", str(reason))
+    except Exception as error:  # a strand that raises has broken the law, whatever it raised
+        return Result(law, "failed", f"{type(error).__name__}: {error}")
+    return Result(law, "passed")
+
+
+# --- the laws
+
+
+def vectorised_is_loop(chain: Chain) -> None:
+    _close(trained(chain, "stack"), trained(chain, "loop"), "the stack and the loop end in different models")
+
+
+def padding_changes_nothing(chain: Chain) -> None:
+    plain = trained(chain, "stack")
+    wider = federation(chain, "stack")
+    wider.engine.width += 3
+    _close(plain, finished(wider), "padded samples count")
+    longer = federation(chain, "stack")
+    longer.engine.stack.align = True
+    _close(plain, finished(longer), "padded steps count")
+    _close(plain, trained(chain, "stack", chunk=1), "clients in the same stack count")
+
+
+def order_of_clients_changes_nothing(chain: Chain) -> None:
+    order = np.array([2, 0, 3, 1])
+    job, experiment = a_job(chain)
+    here = experiment.engine.run(job)
+    job, experiment = a_job(chain)  # anew: running a job moves clients' states on
+    there = experiment.engine.run(_permuted(job, order))
+    for key, value in here.uploads.items():
+        _close(value[torch.as_tensor(order)], there.uploads[key], f"upload {key!r} depends on the order of clients")
+
+
+def a_clients_data_stay_its_own(chain: Chain) -> None:
+    job, experiment = a_job(chain)
+    before = experiment.engine.run(job)
+    other_job, other = a_job(chain, disturbed=int(job.cohort.ids[1]))
+    after = other.engine.run(replace(job, cohort=other_job.cohort))
+    others = torch.tensor([0, 2, 3])
+    for key, value in before.uploads.items():
+        _close(value[others], after.uploads[key][others], f"upload {key!r} of one client depends on another's data")
+
+
+def resumed_is_uninterrupted(chain: Chain) -> None:
+    whole = trained(chain, "stack", rounds=4)
+    with tempfile.TemporaryDirectory() as place:
+        run = RunDirectory(Path(place))
+        half = federation(chain, "stack", rounds=4, directory=run.states)
+        for _ in range(2):
+            half.advance()
+        run.save(half)
+        rest = federation(chain, "stack", rounds=4, directory=run.states)
+        run.load(rest)
+        if not torch.equal(whole, finished(rest)):
+            raise Broken("a run that was saved and restored ends in another model")
+
+
+def it_travels(chain: Chain) -> None:
+    if pickle.loads(pickle.dumps(chain)) != chain:
+        raise Broken("pickled and unpickled it is another chain; a strand is a frozen dataclass of plain values")
+    config = Config(method=str(chain))
+    again = methods.parse(from_dict(tomllib.loads(to_toml(config))).method, own=[type(s) for s in chain])
+    if again != chain:
+        raise Broken(f"written to TOML and read back {chain} becomes {again}")
+
+
+def neutral_is_fedavg(chain: Chain) -> None:
+    (strand,) = _single(chain)
+    if strand.neutral is None:
+        raise NotApplicable("it has no neutral hyper-parameters")
+    neutral = Chain((replace(strand, **strand.neutral),))  # type: ignore[type-var]
+    if not torch.equal(trained(neutral, "stack"), trained(reference(neutral), "stack")):
+        raise Broken(f"with {dict(strand.neutral)} it is not FedAvg to the bit")
+
+
+def default_is_not_fedavg(chain: Chain) -> None:
+    if not chain.strands or all(s.neutral == {} for s in chain):
+        raise NotApplicable("it is FedAvg by definition")
+    if (trained(chain, "stack") - trained(reference(chain), "stack")).abs().max() < 1e-9:
+        raise Broken("it trains exactly as FedAvg does: its idea never reaches the model")
+
+
+def hooks_change_nothing_in_place(chain: Chain) -> None:
+    for kind in ("stack", "loop"):
+        job, experiment = a_job(chain, kind)
+        given = [job.model, job.buffers, *(leaf for tree in job.sent.values() for leaf in leaves(tree))]
+        given += leaves(experiment.store.read([int(i) for i in job.cohort.ids]))
+        before = [t.clone() for t in given]
+        experiment.engine.run(job)
+        if not all(torch.equal(old, new) for old, new in zip(before, given, strict=True)):
+            raise Broken("a hook wrote into a tensor it was given; return a new one")
+
+
+LAWS: dict[str, Callable[[Chain], None]] = {
+    "vectorised = loop": vectorised_is_loop,
+    "padding changes nothing": padding_changes_nothing,
+    "the order of clients changes nothing": order_of_clients_changes_nothing,
+    "a client's data change only its own upload": a_clients_data_stay_its_own,
+    "hooks change nothing in place": hooks_change_nothing_in_place,
+    "saved and restored = uninterrupted": resumed_is_uninterrupted,
+    "it survives pickle and TOML": it_travels,
+    "neutral hyper-parameters = FedAvg": neutral_is_fedavg,
+    "default hyper-parameters are not FedAvg": default_is_not_fedavg,
+}
+
+
+# --- a tiny federation
+
+
+def federation(
+    chain: Chain,
+    kind: str,
+    *,
+    rounds: int = 3,
+    chunk: int = 0,
+    disturbed: int | None = None,
+    directory: Path | None = None,
+    seed: int = 0,
+) -> Experiment:
+    """Six ragged clients, four of them in a round; `disturbed` is a client whose inputs are changed."""
+    rng = stream(seed, "check")
+    total = sum(SIZES)
+    centres = rng.normal(size=(3, 5))
+    y = rng.integers(0, 3, total + 30)
+    x = centres[y] + rng.normal(size=(total + 30, 5))
+    ends = np.cumsum(SIZES)
+    if disturbed is not None:
+        x[ends[disturbed] - SIZES[disturbed] : ends[disturbed]] += 1
+    dataset = Dataset("tiny", Split(x[:total], y[:total]), Split(x[total:], y[total:]), classes=3)
+    partition = Partition(tuple(np.arange(end - n, end) for n, end in zip(SIZES, ends, strict=True)))
+    config = from_dict(
+        {
+            "method": str(chain),
+            "rounds": rounds,
+            "seed": seed,
+            "sampling": {"clients": 4},
+            "local": {"batch": 5, "epochs": 2},
+            "model": {"name": "mlp", "hidden": [4]},
+            "optimizer": {"lr": 0.1, "momentum": 0.5},
+            "engine": {"kind": kind, "device": "cpu", "dtype": "float64", "chunk": chunk},
+        }
+    )
+    return build(config, Given(data=dataset, partition=partition, chain=chain), directory)
+
+
+def finished(experiment: Experiment) -> Tensor:
+    """The model after the last round."""
+    while not experiment.finished:
+        experiment.advance()
+    return experiment.deployed()[0]
+
+
+def trained(chain: Chain, kind: str, **options: Any) -> Tensor:
+    return finished(federation(chain, kind, **options))
+
+
+def reference(chain: Chain) -> Chain:
+    """FedAvg with the averaging that this chain's paper uses, so that the averaging alone makes no difference."""
+    uniform = chain.averages == "uniform" and not chain.using("weights")
+    return Chain((Uniform(),)) if uniform else Chain()
+
+
+def a_job(chain: Chain, kind: str = "stack", *, disturbed: int | None = None) -> tuple[Job, Experiment]:
+    """The training job of the third round, when strands have state, and the federation it belongs to."""
+    experiment = federation(chain, kind, rounds=4)
+    for _ in range(2):
+        experiment.advance()
+    if disturbed is not None:  # the same state, other data
+        other = federation(chain, kind, rounds=4, disturbed=disturbed)
+        other.server = experiment.server
+        ids = range(len(SIZES))
+        if other.store.blank:
+            other.store.write(ids, experiment.store.read(ids))
+        experiment = other
+    flow = one_round(
+        chain, experiment.optimizer, experiment.setup, experiment.server, experiment.cohort(), experiment.config.seed
+    )
+    job = next(flow)
+    if job.kind == "probe":
+        job = flow.send(experiment.engine.run(job))
+    return job, experiment
+
+
+def _permuted(job: Job, order: Sequence[int] | np.ndarray) -> Job:
+    at = torch.as_tensor(np.asarray(order))
+    cohort = replace(
+        job.cohort,
+        ids=job.cohort.ids[np.asarray(order)],
+        sizes=job.cohort.sizes[at],
+        label_counts=job.cohort.label_counts[at],
+    )
+    own = job.model.dim() == 2
+    sent = {
+        name: PerClient({k: v[at] for k, v in tree.items()}) if isinstance(tree, PerClient) else tree
+        for name, tree in job.sent.items()
+    }
+    model, buffers = (job.model[at], job.buffers[at]) if own else (job.model, job.buffers)
+    return replace(job, cohort=cohort, model=model, buffers=buffers, sent=sent)
+
+
+def _single(chain: Chain) -> tuple[Strand]:
+    if len(chain.strands) != 1:
+        raise NotApplicable("it is a chain of several strands" if chain.strands else "it is FedAvg itself")
+    return (chain.strands[0],)
+
+
+def _close(a: Tensor, b: Tensor, complaint: str) -> None:
+    difference = (a - b).abs().max().item() if a.numel() else 0.0
+    if not difference <= TOLERANCE:
+        raise Broken(f"{complaint} (by {difference:.2g})")

@@ -1,0 +1,308 @@
+"""The command line. Data goes to standard output, progress and notes to standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedbraid.errors import UserError
+
+out = Console()
+err = Console(stderr=True)
+
+app = typer.Typer(
+    name="fedbraid",
+    help="Federated learning on data that differs from client to client. A method is a braid of strands: "
+    "[bold]fedprox+disco(a=0.4)[/bold].",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Data sets and how they are split between clients.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting such as local.epochs=5; may be given many times."),
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
+Engine = Annotated[str | None, typer.Option(help="auto, stack or loop.", show_default="auto")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
+DataDir = Annotated[Path | None, typer.Option(help="Where data sets that come as files are.", envvar="FEDBRAID_DATA")]
+Own = Annotated[
+    list[str] | None,
+    typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
+]
+
+
+@app.command()
+def run(
+    config: ConfigFile = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", help="Such as fedprox+disco.")] = None,
+    settings: Settings = None,
+    place: Out = None,
+    resume: Resume = False,
+    engine: Engine = None,
+    device: Device = None,
+    data_dir: DataDir = None,
+    strand: Own = None,
+    as_json: Json = False,
+) -> None:
+    """Train one federation. A bare `fedbraid run` trains FedAvg on handwritten digits of ten skewed clients."""
+    from fedbraid import api, cli_show
+    from fedbraid.cli_input import load_strands, resolved
+    from fedbraid.runs import RunDirectory
+
+    held = RunDirectory(place) if place and resume else None
+    base = held.config() if held and held.started and config is None else None
+    chosen = resolved(config, settings, method=method, engine=engine, device=device, base=base)
+    where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
+    with cli_show.progress(err, runs=1) as on_round:
+        done = api.run(
+            config=chosen, out=where, resume=resume, strands=load_strands(strand), data_dir=data_dir, on_round=on_round
+        )
+    done.report(where)
+    if as_json:
+        print_json({"directory": str(where), "summary": done.summary})
+    else:
+        cli_show.summary(out, done, where)
+
+
+@app.command()
+def compare(
+    method: Annotated[list[str], typer.Argument(metavar="METHOD…", help="Methods, such as fedavg fedavg+disco.")],
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method, with different seeds.")] = 1,
+    target: Annotated[float | None, typer.Option(help="Accuracy to reach, such as 0.9.")] = None,
+    settings: Settings = None,
+    place: Out = None,
+    resume: Resume = False,
+    engine: Engine = None,
+    device: Device = None,
+    data_dir: DataDir = None,
+    strand: Own = None,
+    as_json: Json = False,
+) -> None:
+    """Train several methods on the same clients with the same seeds: one table, curves, and a report."""
+    from fedbraid import api, cli_show
+    from fedbraid.cli_input import load_strands, resolved
+    from fedbraid.report.headline import caveats, headline
+    from fedbraid.report.table import comparison, to_json, to_rich
+
+    chosen = resolved(config, settings, engine=engine, device=device, target=target)
+    where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
+    with cli_show.progress(err, runs=len(method) * seeds) as on_round:
+        done = api.compare(
+            *method,
+            seeds=seeds,
+            config=chosen,
+            out=where,
+            resume=resume,
+            strands=load_strands(strand),
+            data_dir=data_dir,
+            on_round=on_round,
+        )
+    table = comparison(done.records, done.target)
+    if as_json:
+        print_json({"directory": str(where), **to_json(table)})
+        return
+    out.print(to_rich(table))
+    for line in (headline(done.records), *caveats(done.records)):
+        out.print(escape(line))
+    out.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show one method or strand whole.")] = None, as_json: Json = False
+) -> None:
+    """The methods and strands there are, with their hyper-parameters."""
+    from fedbraid import catalogue
+
+    if name:
+        shown = catalogue.one(name)
+        if as_json:
+            print_json({key: value for key, value in shown.items() if key != "source"})
+        else:
+            print_method(shown)
+        return
+    entries = catalogue.everything()
+    if as_json:
+        print_json(entries)
+        return
+    table = Table("method", "paper", "hyper-parameters", "floats down / up", box=None, header_style="bold")
+    for entry in entries:
+        table.add_row(entry["name"], entry["paper"], escape(entry["written"]), entry["cost"])
+    out.print(table)
+    out.print("P is the number of the model's parameters. Join strands with +, such as fedprox+disco.")
+    out.print("One whole, with its source: fedbraid methods disco")
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """The networks there are."""
+    from fedbraid import models as known
+
+    print_entries("model", known.describe(), as_json)
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """The data sets and partitions there are."""
+    from fedbraid import data
+
+    if as_json:
+        print_json({"data": described(data.describe()), "partitions": described(data.PARTITIONS)})
+        return
+    print_entries("data set", data.describe(), False)
+    out.print()
+    print_entries("partition", data.PARTITIONS, False)
+
+
+@data_app.command("inspect")
+def data_inspect(
+    name: Annotated[str, typer.Argument(help="A data set.")] = "digits",
+    settings: Settings = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """What a data set holds."""
+    from fedbraid import cli_show, data
+    from fedbraid.cli_input import resolved
+
+    chosen = resolved(None, [f"data.name={name}", *(settings or [])])
+    facts = cli_show.facts(data.load(chosen.data.name, data_dir, **chosen.data.options))
+    if as_json:
+        print_json(facts)
+        return
+    for key, value in facts.items():
+        out.print(f"{key:>12}  {value}", highlight=False, soft_wrap=True)
+
+
+@data_app.command("partition")
+def data_partition(
+    name: Annotated[str, typer.Argument(help="A data set.")] = "digits",
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file.")] = None,
+    settings: Settings = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw it, as a PNG file.")] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Who would hold what: sizes and labels of every client."""
+    from fedbraid import cli_show, data
+    from fedbraid.cli_input import resolved
+    from fedbraid.experiment import partition_of
+
+    chosen = resolved(config, [f"data.name={name}", *(settings or [])])
+    dataset = data.load(chosen.data.name, data_dir, **chosen.data.options)
+    split = partition_of(chosen, dataset)
+    facts = data.summary(dataset, split)
+    if picture:
+        from fedbraid.report.plots import clients, save
+
+        save(clients(facts["label_counts"]), picture)
+    if as_json:
+        print_json(facts)
+    else:
+        cli_show.partition(out, facts)
+
+
+@app.command()
+def check(
+    strand: Annotated[str, typer.Argument(metavar="FILE.py:CLASS", help="A strand, or the name of a method.")],
+    as_json: Json = False,
+) -> None:
+    """Test a strand against the contract that every strand keeps."""
+    from fedbraid.check import check_strand
+    from fedbraid.cli_input import load_strand
+    from fedbraid.methods import parse
+
+    subject = load_strand(strand)() if ":" in strand else parse(strand)
+    results = check_strand(subject, raises=False)
+    failed = [r for r in results if r.verdict == "failed"]
+    if as_json:
+        print_json([vars(r) for r in results])
+    else:
+        for r in results:
+            colour = {"passed": "green", "failed": "red"}.get(r.verdict, "yellow")
+            out.print(f"[{colour}]{r.verdict:>14}[/]  {escape(r.law)}" + (f": {escape(r.detail)}" if r.detail else ""))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="A minute or two instead of several.")] = False,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Measure speed here: ratios to the usual loop, in one interleaved run with medians."""
+    from fedbraid import benchmark
+
+    rows = benchmark.measure(quick=quick, device=device or "cpu", note=lambda text: err.print(text, highlight=False))
+    if as_json:
+        print_json([vars(row) for row in rows])
+        return
+    table = Table("workload", "engine", "samples/s", "× usual loop", box=None, header_style="bold")
+    for row in rows:
+        table.add_row(row.workload, row.engine, f"{row.samples_per_second:,.0f}", f"{row.ratio:.2f}")
+    out.print(table)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def described(entries: Any) -> list[dict[str, Any]]:
+    return [{"name": e.name, "summary": e.summary, "options": e.options} for e in entries]
+
+
+def print_entries(kind: str, entries: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(described(entries))
+        return
+    table = Table(kind, "what it is", "options", box=None, header_style="bold")
+    for entry in described(entries):
+        options = ", ".join(f"{key}={value}" for key, value in entry["options"].items())
+        table.add_row(entry["name"], escape(entry["summary"]), escape(options))
+    out.print(table)
+
+
+def print_method(shown: dict[str, Any]) -> None:
+    from rich.syntax import Syntax
+
+    for key in ("name", "paper", "chain", "hyper-parameters", "cost", "needs"):
+        if shown.get(key):
+            out.print(f"[bold]{key:>16}[/]  {escape(str(shown[key]))}", highlight=False, soft_wrap=True)
+    for source in shown["source"]:
+        out.print()
+        out.print(Syntax(source, "python", background_color="default"))
+
+
+def main() -> None:
+    """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        app()
+    except UserError as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        err.print("interrupted; what is recorded can be continued with --resume")
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""From what a user types to a configuration and to strands."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedbraid.config import Config, from_dict, merged, put, read_toml, to_dict
+from fedbraid.core.strand import Strand
+from fedbraid.errors import UserError, unknown
+
+
+def resolved(
+    file: Path | None,
+    settings: Sequence[str] | None,
+    *,
+    method: str | None = None,
+    engine: str | None = None,
+    device: str | None = None,
+    target: float | None = None,
+    base: Config | None = None,
+) -> Config:
+    """The configuration: a file (or `base`), then --set, then the options that have names of their own."""
+    values: dict[str, Any] = read_toml(file) if file else to_dict(base) if base else {}
+    values = merged(values, settings or ())
+    named = {"method": method, "engine.kind": engine, "engine.device": device, "evaluate.target": target}
+    for key, value in named.items():
+        if value is not None:
+            put(values, key, value)
+    return from_dict(values)
+
+
+def load_strands(places: Sequence[str] | None) -> tuple[type[Strand], ...]:
+    return tuple(load_strand(place) for place in places or ())
+
+
+def load_strand(place: str) -> type[Strand]:
+    """The class that `file.py:Class` names."""
+    file, colon, name = place.rpartition(":")
+    path = Path(file)
+    if not colon or not name:
+        raise UserError(f"a strand of your own is given as file.py:Class, not {place!r}")
+    if not path.is_file():
+        raise UserError(f"there is no file {file}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # so that its dataclasses pickle
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{file} could not be loaded: {type(error).__name__}: {error}") from error
+    found = {k: v for k, v in vars(module).items() if isinstance(v, type) and issubclass(v, Strand) and v is not Strand}
+    if name not in found:
+        raise unknown(f"strand in {file}", name, found)
+    return found[name]

@@ -1,0 +1,139 @@
+"""What a user sees while a run goes on and when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedbraid.api import OnRound, Run
+from fedbraid.config import Config
+from fedbraid.data.dataset import Dataset
+
+
+@contextmanager
+def progress(console: Console, runs: int) -> Iterator[OnRound]:
+    """A callback for every round: a live bar on a terminal, plain lines elsewhere."""
+    if not console.is_terminal:
+        yield _lines(console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("round {task.fields[round]}  {task.fields[score]}  {task.fields[speed]} samples/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, round="–", score="", speed="–")
+        score = ""
+
+        def on_round(record: dict[str, Any], config: Config) -> None:
+            nonlocal score
+            score = said_score(record) or score
+            bar.update(
+                task,
+                advance=1,
+                total=runs * config.rounds,
+                description=f"{config.method} seed {config.seed}",
+                round=f"{record['round']}/{config.rounds}",
+                score=score,
+                speed=_speed(record),
+            )
+
+        yield on_round
+
+
+def _lines(console: Console) -> OnRound:
+    """At most one line in two seconds for each run, and the last one always."""
+    shown = -2.0
+
+    def on_round(record: dict[str, Any], config: Config) -> None:
+        nonlocal shown
+        last = record["round"] == config.rounds
+        if last or monotonic() - shown >= 2:
+            shown = monotonic()
+            left = (config.rounds - record["round"]) * record["seconds"]
+            console.print(
+                f"{config.method} seed {config.seed}: round {record['round']}/{config.rounds}  {said_score(record)}  "
+                f"{_speed(record)} samples/s" + ("" if last else f"  about {left:.0f} s left"),
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    return on_round
+
+
+def said_score(record: dict[str, Any]) -> str:
+    if record["accuracy"] is not None:
+        return f"accuracy {100 * record['accuracy']:.2f} %"
+    return f"loss {record['loss']:.4f}" if record["loss"] is not None else ""
+
+
+def _speed(record: dict[str, Any]) -> str:
+    return f"{record['backward_samples'] / max(record['seconds'], 1e-9):,.0f}"
+
+
+def summary(console: Console, run: Run, where: Path) -> None:
+    """The numbers of a finished run."""
+    s = run.summary
+    percent = s["metric"] == "accuracy"
+
+    def score(value: float | None) -> str:
+        return "–" if value is None else f"{100 * value:.2f} %" if percent else f"{value:.4f}"
+
+    table = Table(show_header=False, box=None)
+    table.add_row("method", run.config.method)
+    table.add_row(f"last {s['metric']}", score(s["last"]))
+    table.add_row("best", f"{score(s['best'])} in round {s['best_round']}")
+    table.add_row("mean of last 5, last 10", f"{score(s['mean_last5'])}, {score(s['mean_last10'])}")
+    if s["target"]:
+        table.add_row(f"rounds to {score(s['target'])}", str(s["rounds_to_target"] or "not reached"))
+    table.add_row("moved", f"{(s['bytes_down'] + s['bytes_up']) / 1e6:,.1f} MB in {s['rounds']} rounds")
+    table.add_row("time", f"{s['seconds']:.1f} s")
+    console.print(table)
+    console.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+def facts(dataset: Dataset) -> dict[str, Any]:
+    """A data set in plain values."""
+    told: dict[str, Any] = {
+        "name": dataset.name,
+        "task": dataset.task,
+        "train": len(dataset.train),
+        "test": len(dataset.test),
+        "sample": list(dataset.shape),
+        "type": str(dataset.train.x.dtype),
+        "classes": dataset.classes,
+    }
+    if dataset.task == "classification":
+        told["per class"] = np.bincount(dataset.train.y, minlength=dataset.classes).tolist()
+    if dataset.train.users is not None:
+        told["users"] = len(np.unique(dataset.train.users))
+    return told
+
+
+def partition(console: Console, told: dict[str, Any]) -> None:
+    """Who holds what, as a table of label counts."""
+    sizes, counts = told["sizes"], told["label_counts"]
+    console.print(
+        f"{told['clients']} clients hold {told['samples'] - told['unused']} of {told['samples']} samples; "
+        f"{sizes['min']} to {sizes['max']} each, median {sizes['median']:g}",
+        highlight=False,
+    )
+    if counts is None:
+        return
+    console.print(f"mean KL of a client's labels to everybody's: {told['mean_kl']:.3f} nats", highlight=False)
+    shown, classes = min(len(counts), 30), min(len(counts[0]), 20)
+    table = Table("client", "samples", *(f"{c}" for c in range(classes)), box=None, header_style="bold")
+    for k, row in enumerate(counts[:shown]):
+        table.add_row(str(k), str(sum(row)), *(str(n) if n else "·" for n in row[:classes]))
+    console.print(table)
+    if shown < len(counts) or classes < len(counts[0]):
+        console.print(f"({len(counts)} clients and {len(counts[0])} classes in all: --json has every number)")
