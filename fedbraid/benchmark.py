@@ -151,7 +151,7 @@ def _train_a_copy(server: nn.Module, samples: TensorDataset, config: Config, dev
         for x, y in loader:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x.to(device)).logits, y.to(device))
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return model
 

@@ -47,7 +47,7 @@ def federation(
     method: str | Strand | Chain = "fedavg",
     *,
     data: tuple[Dataset, Partition] | None = None,
-    model: nn.Module | None = None,
+    module: nn.Module | None = None,
     own: Sequence[type[Strand]] = (),
     directory: Any = None,
     **settings: Any,
@@ -67,7 +67,7 @@ def federation(
             **settings,
         }
     )
-    given = Given(dataset, partition, model, chain if isinstance(chain, Chain) else None, tuple(own))
+    given = Given(dataset, partition, module, chain if isinstance(chain, Chain) else None, tuple(own))
     return build(config, given, directory)
 
 

@@ -23,11 +23,8 @@ from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
 from fedbraid.engines.samples import Clients
 from fedbraid.engines.schedule import Schedule, make_schedule, rung
-from fedbraid.engines.trace import trace
+from fedbraid.engines.trace import Flat, trace
 from fedbraid.models.outputs import Outputs
-
-Program = Callable[[State, State, State, State], State]
-"""(state, given, row, seen) -> state, each with a leading client axis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +49,7 @@ class Stack:
         self.device = clients.samples.x.device
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.per_step = (1, 0)  # gradients and views per local step, counted when the step is first made
-        self._programs: dict[tuple[Any, ...], Program] = {}
+        self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
 
     # --- the four phases, each for K clients at once
@@ -88,7 +85,7 @@ class Stack:
 
     # --- the local step for K clients
 
-    def _step(self, given_axes: Any, guarded: bool, state: State, given: State, row: State, seen: State) -> State:
+    def _step(self, axes: Any, guarded: bool, state: State, given: State, row: State, seen: State) -> State:
         """One step of every client in `state`; `guarded` where some of them have nothing to do."""
         samples = self.clients.samples
         mask = (torch.arange(row["index"].shape[1], device=self.device) < row["counts"][:, None]).to(samples.dtype)
@@ -102,34 +99,21 @@ class Stack:
         gathered = grow(seen, lambda table: table[row["rows"]])
         tally = self.job.tally
         before = tally.gradients, tally.views
-        stepped: State = vmap(one, (0, given_axes, 0, 0, 0, 0, 0))(state, given, x, y, mask, row["draws"], gathered)
+        stepped: State = vmap(one, (0, axes, 0, 0, 0, 0, 0))(state, given, x, y, mask, row["draws"], gathered)
         self.per_step = tally.gradients - before[0], tally.views - before[1]
         tally.gradients, tally.views = before
         return stepped
 
-    def _program(self, given: Given, guarded: bool, *example: State) -> Program:
-        """The step as a flat list of operations, made once for each shape it is called with."""
-        key = (guarded, *(tuple(t.shape) for tree in example for t in leaves(tree)), str(given.axes))
+    def _program(self, axes: Any, guarded: bool, example: dict[str, State]) -> Flat:
+        """The step as a flat list of operations on leaves, made once for each shape it is called with."""
+        key = (guarded, str(axes), *(tuple(t.shape) for t in leaves(example)))
         if key not in self._programs:
-            self._programs[key] = self._trace(given.axes, guarded, example)
+
+            def flat(*tensors: Tensor) -> list[Tensor]:
+                return leaves(self._step(axes, guarded, **rebuild(example, tensors)))
+
+            self._programs[key] = trace(flat, leaves(example))
         return self._programs[key]
-
-    def _trace(self, axes: Any, guarded: bool, example: tuple[State, ...]) -> Program:
-        shape = dict(enumerate(example))
-        result: list[State] = []
-
-        def flat(*tensors: Tensor) -> list[Tensor]:
-            trees = rebuild(shape, tensors)
-            result.append(self._step(axes, guarded, *trees.values()))
-            return leaves(result[-1])
-
-        traced = trace(flat, leaves(shape))
-
-        def program(*trees: State) -> State:
-            new: State = rebuild(result[0], traced(*leaves(dict(enumerate(trees)))))
-            return new
-
-        return program
 
     # --- running a schedule
 
@@ -142,25 +126,31 @@ class Stack:
         own: Tree,
         cached: Mapping[str, Outputs] | None,
     ) -> State:
-        seen = _tables(cached)
-        idle: list[State] = []
-        live, size, now = state, len(schedule.counts), given.tensors
+        seen, everybody = _tables(cached), len(schedule.counts)
+        idle: list[list[Tensor]] = []
+        live, size, guarded = leaves(state), everybody, False
+        now, program = given.tensors, None
         for t, active in enumerate(schedule.active):
-            fits = rung(int(active), len(schedule.counts))
+            fits = rung(int(active), everybody)
             if fits > size:  # a new epoch: those who had finished the last one come back
-                live, size, idle = _joined([live, *reversed(idle)]), len(schedule.counts), []
+                live, idle, size = _joined([live, *reversed(idle)]), [], everybody
             if fits < size:  # clients with nothing more to do leave the stack
-                idle.append(rows(live, slice(fits, None)))
-                live = rows(live, slice(fits))
+                idle.append([v[fits:] for v in live])
+                live = [v[:fits] for v in live]
             if fits != len(now["steps"]):
-                now = given[:fits]
+                now, program = given[:fits], None
             size = fits
             row = rows(plan, (slice(size), t))
             if schedule.new_epoch[t] and t:
-                live = self._new_epoch(live, given, now, own, row, size)
-            guarded = bool((schedule.counts[:size, t] == 0).any())
-            live = self._program(given, guarded, live, now, row, seen)(live, now, row, seen)
-        return _joined([live, *reversed(idle)])
+                live = leaves(self._new_epoch(rebuild(state, live), given, now, own, row, size))
+            padded = bool((schedule.counts[:size, t] == 0).any())
+            if program is None or padded != guarded:
+                example = {"state": rebuild(state, live), "given": now, "row": row, "seen": seen}
+                guarded, program = padded, self._program(given.axes, padded, example)
+                fixed, tables = leaves(now), leaves(seen)
+            live = program(*live, *fixed, *leaves(row), *tables)
+        finished: State = rebuild(state, _joined([live, *reversed(idle)]))
+        return finished
 
     def _new_epoch(self, state: State, given: Given, now: State, own: Tree, row: State, size: int) -> State:
         if not any(s.every_epoch for s in self.job.chain.using("begin")):
@@ -260,9 +250,8 @@ def _tables(cached: Mapping[str, Outputs] | None) -> State:
     return {name: {"logits": out.logits, "features": out.features} for name, out in (cached or {}).items()}
 
 
-def _joined(parts: list[State]) -> State:
-    joined: State = grow(parts[0], lambda *tensors: torch.cat(tensors), *parts[1:])
-    return joined
+def _joined(parts: list[list[Tensor]]) -> list[Tensor]:
+    return parts[0] if len(parts) == 1 else [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
 
 
 def _tensor(values: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -1,14 +1,16 @@
 """A tensor function as a flat list of operations.
 
 Function transforms and hooks cost Python time at every call. Recording what they finally ask of the dispatcher, once
-for each shape, leaves a straight line of operations. The function must be pure and must not look at tensors' values.
-(`make_fx` does the same and more; this takes a fortieth of its time, which matters when a run makes a few programs.)
+for each shape, leaves a straight line of operations; those that do nothing, are repeated or never change are left
+out. The function must be pure and must not look at tensors' values. (`make_fx` records too, but takes forty times as
+long, which matters when a run needs several programs.)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,53 +19,106 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Flat = Callable[..., list[Tensor]]
 
-_VALUE = re.compile(r"\bv\d+\b")
-
 
 def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
     """`function` for inputs of these shapes, as straight-line code."""
     apart = [t.clone() for t in inputs]  # two inputs that alias would be taken for one
-    recorder = _Recorder(apart)
+    recorder = _Recorder()
     with torch.no_grad(), recorder:
         outputs = function(*apart)
-    return recorder.compiled(outputs)
+    return _Writer(apart, recorder.calls).program(outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """One operation as it was asked for. Holding its tensors keeps their identities apart."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+    @property
+    def writes(self) -> list[Tensor]:
+        """Tensors that the operation changes in place."""
+        schema = self.function._schema.arguments
+        named = zip(schema, self.args, strict=False)
+        return [t for s, a in named if s.alias_info and s.alias_info.is_write for t in _tensors(a)]
+
+    @property
+    def nothing(self) -> Tensor | None:
+        """The argument that the operation returns as it is, if it does: a view of the same shape and place."""
+        first = self.args[0] if self.args else None
+        if not (self.function.is_view and isinstance(first, Tensor) and isinstance(self.result, Tensor)):
+            return None
+        return first if _place(first) == _place(self.result) else None
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes every operation down as a line of Python over numbered values."""
-
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names = {id(t): f"x{i}" for i, t in enumerate(inputs)}
-        self.alive: list[Any] = list(inputs)  # so that no id is used twice
-        self.inputs = len(inputs)
-        self.lines: list[str] = []
-        self.bound: dict[str, Any] = {}  # operations and constants by name
+        self.calls: list[_Call] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default:
             raise TypeError(
                 "a hook looked at a tensor's value (a Python `if`, float(...) or .item() on a tensor); "
                 "inside client hooks use torch.where, clamp or a mask instead"
             )
-        result = func(*args, **kwargs)
-        words = [self._word(a) for a in args] + [f"{k}={self._word(v)}" for k, v in kwargs.items()]
-        call = f"{self._bind('f', func)}({', '.join(words)})"
-        self.lines.append(f"{self._target(result)} = {call}")
+        result = func(*args, **(kwargs or {}))
+        self.calls.append(_Call(func, tuple(args), kwargs or {}, result))
         return result
 
+
+class _Writer:
+    """Recorded calls as Python source over numbered values."""
+
+    def __init__(self, inputs: Sequence[Tensor], calls: Sequence[_Call]) -> None:
+        self.calls, self.inputs = calls, inputs
+        self.names = {id(t): f"x{i}" for i, t in enumerate(inputs)}
+        self.bound: dict[str, Any] = {}  # operations and constants by name
+        self.known: dict[int, str] = {}
+        self.written = {id(t) for call in calls for t in call.writes}
+        self.lines: list[str] = []
+
+    def program(self, outputs: Sequence[Tensor]) -> Flat:
+        before: dict[str, Any] = {}  # calls already made
+        for call in self.calls:
+            self._add(call, before)
+        results = [self._word(t) for t in outputs]
+        head = f"def program({', '.join(f'x{i}' for i in range(len(self.inputs)))}):"
+        source = "\n    ".join([head, *_forgetting(self.lines, results), f"return [{', '.join(results)}]"])
+        space = dict(self.bound)
+        exec(compile(source, "<traced step>", "exec"), space)
+        program: Flat = space["program"]
+        return program
+
+    def _add(self, call: _Call, before: dict[str, Any]) -> None:
+        pure = not call.writes and not any(id(t) in self.written for t in _tensors(call.result))
+        same = call.nothing
+        if pure and same is not None:
+            self.names[id(call.result)] = self._word(same)
+            return
+        if pure and not any(id(t) in self.names for t in _tensors((call.args, call.kwargs))):
+            return  # depends on no input: its result is a constant
+        words = [self._word(a) for a in call.args] + [f"{k}={self._word(v)}" for k, v in call.kwargs.items()]
+        text = f"{self._bind('f', call.function)}({', '.join(words)})"
+        if pure and text in before:
+            for new, old in zip(_tensors(call.result), before[text], strict=True):
+                self.names[id(new)] = self.names[id(old)]
+            return
+        before[text] = list(_tensors(call.result))
+        self.lines.append(f"{self._target(call.result)} = {text}")
+
     def _target(self, result: Any) -> str:
-        self.alive.append(result)
         if isinstance(result, Tensor):
-            return self.names.setdefault(id(result), f"v{len(self.alive)}")
+            return self.names.setdefault(id(result), f"v{len(self.names)}")
         if isinstance(result, tuple | list):
             return "(" + "".join(self._target(part) + ", " for part in result) + ")"
         return "_"
 
     def _word(self, value: Any) -> str:
         if isinstance(value, Tensor):
-            self.alive.append(value)
             return self.names.get(id(value)) or self._bind("c", value)
         if isinstance(value, tuple | list):
             return "[" + ", ".join(map(self._word, value)) + "]"
@@ -72,31 +127,40 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._bind("c", value)
 
     def _bind(self, kind: str, value: Any) -> str:
-        for name, known in self.bound.items():
-            if known is value:
-                return name
-        name = f"{kind}{len(self.bound)}"
-        self.bound[name] = value
-        return name
+        if id(value) not in self.known:
+            self.known[id(value)] = f"{kind}{len(self.bound)}"
+            self.bound[self.known[id(value)]] = value
+        return self.known[id(value)]
 
-    def compiled(self, outputs: Sequence[Tensor]) -> Flat:
-        last = self._last_uses(outputs)
-        body = [line + "".join(f"; del {name}" for name in last.get(i, ())) for i, line in enumerate(self.lines)]
-        head = f"def program({', '.join(f'x{i}' for i in range(self.inputs))}):"
-        tail = f"return [{', '.join(self._word(t) for t in outputs)}]"
-        space = dict(self.bound)
-        exec(compile("\n    ".join([head, *body, tail]), "<traced step>", "exec"), space)
-        program: Flat = space["program"]
-        return program
 
-    def _last_uses(self, outputs: Sequence[Tensor]) -> dict[int, list[str]]:
-        """Values to forget after each line, so that memory is freed as eager execution would."""
-        returned = {self._word(t) for t in outputs}
-        seen: set[str] = set()
-        last: dict[int, list[str]] = {}
-        for i in range(len(self.lines) - 1, -1, -1):
-            words = set(_VALUE.findall(self.lines[i])) - seen - returned
-            seen |= words
-            if words:
-                last[i] = sorted(words)
-        return last
+_VALUE = re.compile(r"\bv\d+\b")
+
+
+def _forgetting(lines: Sequence[str], results: Iterable[str]) -> list[str]:
+    """The lines that matter, each forgetting the values it is the last to use, as eager execution would."""
+    needed = {word for result in results for word in _VALUE.findall(result)}
+    kept: list[str] = []
+    for line in reversed(lines):
+        target, _, call = line.partition(" = ")
+        makes, uses = set(_VALUE.findall(target)), set(_VALUE.findall(call))
+        in_place = makes <= uses  # an operation that writes into its argument returns it
+        if not in_place and not makes & needed:
+            continue
+        last = sorted((uses | makes) - needed)
+        needed |= uses | makes
+        kept.append(line + (f"; del {', '.join(last)}" if last else ""))
+    return kept[::-1]
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype

@@ -1,0 +1,34 @@
+# Two commands do everything: `make demo` and `make test`. Both make the environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test install lint bench clean
+
+install: $(VENV)/installed
+
+# torch goes first: other packages would ask for a newer build of it
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'FedBraid needs Python 3.11 or newer; set PYTHON=...')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: install
+	$(BIN)/fedbraid compare fedavg fedavg+disco fedprox scaffold fedskip \
+		--seeds 3 --target 0.85 --set partition.beta=0.1 --set rounds=40 --out demo --resume
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n 2
+
+bench: install
+	$(BIN)/fedbraid bench --quick
+
+clean:
+	rm -rf $(VENV) demo
