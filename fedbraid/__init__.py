@@ -9,6 +9,7 @@ from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
 from fedbraid.models import Outputs
+from fedbraid.version import __version__
 
 __all__ = [
     "Batch",
@@ -27,6 +28,7 @@ __all__ = [
     "Split",
     "Strand",
     "UserError",
+    "__version__",
     "chain",
     "check_strand",
     "compare",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from importlib.metadata import version
 from operator import add
 from os import PathLike
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedbraid.report.html import write_comparison
 from fedbraid.report.records import RunRecord
 from fedbraid.report.summarise import by_method, summarise
 from fedbraid.runs import RunDirectory
+from fedbraid.version import __version__
 
 Method = str | Strand | Chain
 OnRound = Callable[[dict[str, Any], Config], None]
@@ -241,7 +241,7 @@ def environment() -> dict[str, str]:
     """Where results come from."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
-        "fedbraid": version("fedbraid"),
+        "fedbraid": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {platform.processor() or 'unknown processor'}",

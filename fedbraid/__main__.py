@@ -1,0 +1,3 @@
+from fedbraid.cli import main
+
+main()

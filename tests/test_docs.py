@@ -1,0 +1,68 @@
+"""Every command and snippet in the README and the docs runs as it stands."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbraid.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language):
+    return [
+        pytest.param(block, id=f"{page.name}-{number}")
+        for page in PAGES
+        for number, block in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S))
+    ]
+
+
+@pytest.mark.parametrize("snippet", blocks("python"))
+def test_python_snippet_runs(snippet, tmp_path):
+    file = tmp_path / "snippet.py"
+    file.write_text(snippet)
+    done = subprocess.run([sys.executable, file], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def fedbraid(words, monkeypatch, capsys):
+    """The command as typed, in this process: importing torch for each would take most of the time."""
+    monkeypatch.setattr(sys, "argv", ["fedbraid", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code in (0, None), (words, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("commands", blocks("sh"))
+def test_commands_run(commands, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for line in commands.splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            assert words[0] == "fedbraid", line
+            fedbraid(words[1:], monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_configuration_runs(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("config.toml").write_text(text)
+    fedbraid(["run", "config.toml", "--out", "run"], monkeypatch, capsys)
+
+
+def test_adding_a_method_takes_under_25_lines():
+    snippet = next(
+        b for b in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "Strand" in b
+    )
+    assert len([line for line in snippet.splitlines() if line.strip()]) < 25
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), (page.name, target)
