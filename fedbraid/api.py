@@ -200,6 +200,7 @@ def execute(
     config: Config, given: Given, directory: RunDirectory | None, resume: bool, on_round: OnRound | None = None
 ) -> Run:
     """Run what is left to run."""
+    experiment = build(config, given, directory.states if directory else None)  # mistakes come before any file
     with directory.locked() if directory else nullcontext():
         if directory and directory.started:
             if not resume:
@@ -207,8 +208,6 @@ def execute(
                     f"{directory.path} already holds a run; add --resume to continue it, or choose another --out"
                 )
             directory.check_same(config)
-        experiment = build(config, given, directory.states if directory else None)
-        if directory and directory.started:
             directory.load(experiment)
         elif directory:
             directory.begin(config)

@@ -84,7 +84,7 @@ class Local:
         kept = self.store.read(ids)
         if job.kind == "probe":
             return self._probe(job, ids, kept)
-        plans = [self._plan(job, i) for i in ids]
+        plans = [self.plan(job, i) for i in ids]
         order = longest_first(plans)
         size = self._chunk(len(ids))
         parts = [order[at : at + size] for at in range(0, len(ids), size)]
@@ -95,7 +95,8 @@ class Local:
             self.store.write(ids, rows(_joined([t[1] for t in trained]), back))
         return Stacked(uploads, sum((t[2] for t in trained), Work()))
 
-    def _plan(self, job: Job, client: int) -> Plan:
+    def plan(self, job: Job, client: int) -> Plan:
+        """What this client does in the job's round."""
         size = int(self.clients.sizes[client])
         return make_plan(self.job.chain, self.work, size, self.width, seed=job.seed, round=job.round, client=client)
 
@@ -104,7 +105,7 @@ class Local:
     ) -> tuple[Tree, dict[str, Tree], Work]:
         """Some of the cohort, longest first: uploads, kept state and work."""
         mine, their_plans = [ids[k] for k in part], [plans[k] for k in part]
-        given = self._given(job, kept, part, [len(p) for p in their_plans])
+        given = self.given(job, kept, part, [len(p) for p in their_plans])
         cached, looked = self._look_ahead(job, given, mine, their_plans)
         if self.kind == "loop":
             ends = np.cumsum(self.clients.sizes[mine])
@@ -125,7 +126,7 @@ class Local:
 
     def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
         everyone = np.arange(len(ids))
-        given = self._given(job, kept, everyone, [0] * len(ids))
+        given = self.given(job, kept, everyone, [0] * len(ids))
         if self.kind == "loop":
             answers = self.loop.probe([given[k] for k in everyone], ids)
             return Stacked(stack([a for a, _ in answers]), sum((w for _, w in answers), Work()))
@@ -133,7 +134,7 @@ class Local:
         uploads = self.stack.probe(given, ids)
         return Stacked(uploads, Work(self.job.tally.passes * int(self.clients.sizes[list(ids)].sum())))
 
-    def _given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
+    def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
         """What these clients receive and keep, with or without a client axis."""
         device, dtype = job.model.device, job.model.dtype
         at = torch.as_tensor(part, device=device)

@@ -1,0 +1,166 @@
+"""The command line as a user would call it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbraid.cli import main
+
+SMALL = ["--set", "rounds=2"]
+
+
+@pytest.fixture
+def fedbraid(monkeypatch, capsys, tmp_path):
+    """Call the command in an empty directory: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["fedbraid", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return left.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+def test_a_bare_run_in_a_real_process_trains_fedavg_on_digits(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "fedbraid", "run", *SMALL], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fedavg" in done.stdout and "last accuracy" in done.stdout
+    assert "round 2/2" in done.stderr and "\x1b" not in done.stdout + done.stderr  # plain lines, no terminal
+    run = tmp_path / "runs" / "fedavg-digits-1"
+    for name in ("config.toml", "rounds.jsonl", "summary.json", "model.safetensors", "report.html", "curves.png"):
+        assert (run / name).stat().st_size > 0, name
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2]
+
+
+def test_a_second_run_does_not_overwrite_the_first(fedbraid):
+    fedbraid("run", *SMALL)
+    fedbraid("run", *SMALL)
+    assert sorted(p.name for p in Path("runs").iterdir()) == ["fedavg-digits-1", "fedavg-digits-2"]
+
+
+def test_settings_come_from_file_then_set_then_options(fedbraid):
+    Path("c.toml").write_text('method = "prox"\nrounds = 7\n[local]\nepochs = 3\n')
+    code, out, err = fedbraid("run", "c.toml", "--set", "rounds=2", "--method", "disco(a=0.3)", "--out", "d", "--json")
+    assert code == 0, err
+    shown = json.loads(out)
+    assert shown["directory"] == "d" and shown["summary"]["rounds"] == 2
+    config = Path("d/config.toml").read_text()
+    assert 'method = "disco(a=0.3)"' in config and "epochs = 3" in config
+
+
+def test_resume_continues_a_finished_run_without_training_and_refuses_other_settings(fedbraid):
+    assert fedbraid("run", *SMALL, "--out", "d")[0] == 0
+    before = Path("d/rounds.jsonl").read_bytes()
+    assert fedbraid("run", "--out", "d", "--resume")[0] == 0
+    assert Path("d/rounds.jsonl").read_bytes() == before
+    code, _, err = fedbraid("run", "--out", "d", "--resume", "--set", "optimizer.lr=0.5")
+    assert code == 2 and "optimizer.lr" in err
+    code, _, err = fedbraid("run", *SMALL, "--out", "d")
+    assert code == 2 and "--resume" in err
+
+
+def test_compare_prints_one_table_and_writes_the_report(fedbraid):
+    words = ("fedavg", "fedprox(mu=0.5)", "scaffold", "--seeds", "2", "--target", "0.2", *SMALL, "--out", "c")
+    code, out, err = fedbraid("compare", *words)
+    assert code == 0, err
+    assert "± " in out and "rounds to" in out and "scaffold" in out and "report: c/report.html" in out
+    for name in ("report.html", "curves.png", "cost.png", "table.md", "table.json"):
+        assert Path("c", name).stat().st_size > 0
+    assert "http://" not in re.sub(r"http://www.w3.org/\S+", "", Path("c/report.html").read_text())
+    code, out, _ = fedbraid("compare", *words, "--resume", "--json")
+    assert code == 0 and [row["method"] for row in json.loads(out)["rows"]] == ["fedavg", "fedprox(mu=0.5)", "scaffold"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("methods",), ("methods", "scaffold"), ("models",), ("data", "list"), ("data", "inspect"), ("data", "partition")],
+)
+def test_lists_are_text_and_json(fedbraid, words):
+    code, text, err = fedbraid(*words)
+    assert code == 0 and text.strip(), err
+    code, out, err = fedbraid(*words, "--json")
+    assert code == 0 and json.loads(out), err
+
+
+def test_partition_can_be_drawn(fedbraid):
+    code, _, err = fedbraid("data", "partition", "digits", "--set", "partition.clients=5", "--picture", "who.png")
+    assert code == 0 and Path("who.png").read_bytes().startswith(b"\x89PNG"), err
+
+
+def test_a_strand_of_ones_own(fedbraid):
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
+        "@dataclass(frozen=True)\nclass Half(fb.Strand):\n    by: float = 0.5\n"
+        "    def update(self, delta, r):\n        return self.by * delta, r.kept\n"
+    )
+    assert fedbraid("check", "mine.py:Half")[0] == 0
+    code, out, err = fedbraid("compare", "fedavg", "half(by=0.9)+disco", "--strand", "mine.py:Half", *SMALL, "--json")
+    assert code == 0 and json.loads(out)["rows"][1]["method"] == "half(by=0.9)+disco", err
+
+
+def test_check_of_a_broken_strand_fails(fedbraid):
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
+        "@dataclass(frozen=True)\nclass Nothing(fb.Strand):\n"
+        "    def grad(self, w, c, next):\n        return next(w)\n"
+    )
+    code, out, _ = fedbraid("check", "mine.py:Nothing")
+    assert code == 1 and "failed" in out
+
+
+MISTAKES = [
+    (("run", "--method", "fedavgg"), "did you mean 'fedavg'"),
+    (("run", "--method", "prox("), "is not a method"),
+    (("run", "--method", "prox(nu=1)"), "hyper-parameter"),
+    (("run", "--method", "prox(mu=abc)"), "mu must be"),
+    (("run", "--method", "prox+prox"), "twice"),
+    (("run", "--method", "uniform+disco"), "uniform and disco both set the aggregation weights"),
+    (("run", "--method", "skip", "--set", "sampling.scheme=bernoulli"), "sampling.scheme=fixed"),
+    (("run", "--set", "rounds"), "key=value"),
+    (("run", "--set", "rounds=-1"), "rounds must be 1 or more"),
+    (("run", "--set", "model.name=lenet"), "models that fit: logistic, mlp"),
+    (("run", "--set", "data.name=digit"), "did you mean 'digits'"),
+    (("run", "--set", "partition.beta=0"), "beta"),
+    (("run", "--set", "partition.clients=5000"), "clients"),
+    (("run", "--set", "sampling.clients=50"), "at most 10"),
+    (("run", "--set", "optimizer.lr=0"), "optimizer.lr"),
+    (("run", "--set", "optimizer.speed=1"), "known"),
+    (("run", "--set", "optimizer.name=sdg"), "did you mean 'sgd'"),
+    (("run", "--engine", "fast"), "engine.kind must be one of"),
+    (("run", "--device", "tpu"), "engine.device"),
+    (("run", "nowhere.toml"), "there is no file nowhere.toml"),
+    (("run", "--set", "strands.disco.a=0.1"), "not part of"),
+    (("run", "--strand", "nowhere.py:X", "--method", "x"), "there is no file"),
+    (("compare", "fedavg", "fedavg"), "listed twice"),
+    (("compare", "fedavg", "nope"), "no method is called 'nope'"),
+    (("methods", "nope"), "no method is called 'nope'"),
+    (("data", "inspect", "nope"), "no data set is called 'nope'"),
+    (("check", "nope"), "no method is called 'nope'"),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), MISTAKES, ids=[" ".join(w) for w, _ in MISTAKES])
+def test_a_mistake_is_one_sentence_and_exit_code_2(fedbraid, words, expected):
+    code, out, err = fedbraid(*words)
+    assert code == 2
+    assert expected in err and "Traceback" not in err and not out
+    assert len(err.strip().splitlines()) == 1
+    assert not Path("runs").exists()  # nothing was begun
+
+
+def test_no_gpu_is_said(fedbraid):
+    import torch
+
+    if not torch.cuda.is_available():
+        code, _, err = fedbraid("run", "--device", "cuda")
+        assert code == 2 and "no GPU" in err
