@@ -293,7 +293,8 @@ def print_method(shown: dict[str, Any]) -> None:
 
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("fedbraid").setLevel(logging.INFO)
     try:
         app()
     except UserError as error:

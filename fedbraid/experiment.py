@@ -154,7 +154,7 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     setup = Setup(w, buffers, model.layout, dataset.classes, len(partition), fixed, config.rounds)
     store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
     optimizer = optimizer_of(config)
-    kind = choose(config.engine.kind, model, device)
+    kind = choose(config.engine.kind, model, clients.samples)
     engine = Local(
         LocalJob(chain, model, optimizer, dataset.task),
         clients,

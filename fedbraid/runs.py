@@ -30,6 +30,7 @@ from fedbraid.experiment import Experiment
 from fedbraid.files import save_tensors, write_json, write_text
 
 CHECKPOINT = "checkpoint.json"
+MEAN = "mean/w", "mean/buffers"
 
 
 class RunDirectory:
@@ -81,6 +82,8 @@ class RunDirectory:
         server, number = experiment.server, f"{experiment.server.round:06d}"
         tensors = {"w": server.w, "buffers": server.buffers}
         tensors |= {f"kept/{s}/{k}": t for s, tree in server.kept.items() for k, t in tree.items()}
+        if experiment.config.evaluate.model == "cohort" and server.cohort_mean is not None:
+            tensors |= dict(zip(MEAN, server.cohort_mean, strict=True))
         _sync(self.log)
         clients = experiment.store.save(f"clients-{number}.safetensors")
         save_tensors(self.states / f"server-{number}.safetensors", tensors)
@@ -110,7 +113,8 @@ class RunDirectory:
             if key.startswith("kept/"):
                 _, strand, name = key.split("/", 2)
                 kept.setdefault(strand, {})[name] = tensor
-        experiment.server = Server(tensors["w"], tensors["buffers"], kept, saved["round"])
+        mean = (tensors[MEAN[0]], tensors[MEAN[1]]) if MEAN[0] in tensors else None
+        experiment.server = Server(tensors["w"], tensors["buffers"], kept, saved["round"], mean)
         experiment.store.restore(index)
         _cut(self.log, saved["log_bytes"])
         self._drop_strays(saved["server"], set(index.values()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 
 from fedbraid.core.vector import Layout
 from fedbraid.errors import UserError
@@ -87,11 +87,17 @@ def refuse_hidden_randomness(module: nn.Module) -> None:
             )
 
 
-def why_not_stacked(model: Model) -> str | None:
-    """Why this network must run client by client, or None if it can run as a stack."""
+def why_not_stacked(model: Model, x: Tensor) -> str | None:
+    """Why this network must run client by client, or None if it can run as a stack; `x` is a sample or two."""
     for name, layer in model.training.named_modules():
         if isinstance(layer, nn.RNNBase):
             return f"layer {name!r} ({type(layer).__name__}) has no batching rule over clients"
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             return f"layer {name!r} ({type(layer).__name__}) mixes the samples of a batch, padded ones included"
+    dtype = next((p.dtype for p in model.training.parameters()), torch.float32)
+    w, buffers = model.initial(dtype, x.device)
+    try:
+        vmap(grad(lambda w: model.learn(w, buffers, x)[0].logits.sum()))(w.expand(2, -1))
+    except RuntimeError as error:
+        return f"torch cannot batch it over clients ({str(error).splitlines()[0]})"
     return None

@@ -21,7 +21,7 @@ from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.loop import Loop
 from fedbraid.engines.memory import clients_that_fit
 from fedbraid.engines.replies import Stacked, Work
-from fedbraid.engines.samples import Clients
+from fedbraid.engines.samples import Clients, Samples
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given, Stack
 from fedbraid.models.outputs import Outputs
@@ -39,17 +39,15 @@ class Store(Protocol):
     def write(self, ids: Sequence[int], kept: dict[str, Tree]) -> None: ...
 
 
-def choose(kind: Literal["auto", "stack", "loop"], model: Model, device: torch.device) -> Kind:
+def choose(kind: Literal["auto", "stack", "loop"], model: Model, samples: Samples) -> Kind:
     """The engine for this model on this device; says why when it cannot be the stack."""
-    reason = why_not_stacked(model)
-    if kind == "loop":
-        return "loop"
+    convolves = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.training.modules())
+    if kind == "loop" or (kind == "auto" and samples.x.device.type == "cpu" and convolves):
+        return "loop"  # grouped convolutions run at half speed on a CPU; a client per core wins
+    reason = why_not_stacked(model, samples.inputs(torch.zeros(2, dtype=torch.int64, device=samples.x.device)))
     if reason:
         log.warning("clients run one by one: %s", reason)
         return "loop"
-    convolves = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.training.modules())
-    if kind == "auto" and device.type == "cpu" and convolves:
-        return "loop"  # grouped convolutions run at half speed on a CPU; a client per core wins
     return "stack"
 
 
@@ -187,6 +185,8 @@ class Local:
             self.chunk = clients_that_fit(self.job, self.clients, self.width)
             if self.chunk < clients:
                 log.info("the cohort does not fit in memory at once: stacks of %d clients", self.chunk)
+        if self.capacity:
+            self.stack.capacity = min(self.chunk, self.capacity)
         return min(self.chunk, clients)
 
 

@@ -6,7 +6,6 @@ faster for convolutions than the stack, and the result does not depend on the nu
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +19,7 @@ from fedbraid.core.local import LocalJob, State, Tally, autograd
 from fedbraid.core.plan import Plan
 from fedbraid.core.strand import Batch, OverData
 from fedbraid.core.tree import Tree
+from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.replies import Work
 from fedbraid.engines.samples import Clients
 from fedbraid.models.outputs import Outputs
@@ -33,7 +33,7 @@ class Loop:
     def __init__(self, job: LocalJob, clients: Clients, workers: int = 0) -> None:
         self.clients = clients
         self.device = clients.samples.x.device
-        cores = workers or len(os.sched_getaffinity(0))
+        cores = workers or usable_cores()
         self.workers = cores if self.device.type == "cpu" else 1
         # functional_call swaps tensors inside a module, so each worker has a copy of its own
         self.jobs: SimpleQueue[LocalJob] = SimpleQueue()

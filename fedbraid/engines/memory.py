@@ -40,4 +40,6 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if "SC_AVPHYS_PAGES" not in os.sysconf_names:  # not told on this system: be modest
+        return 4 << 30
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -14,7 +14,10 @@ from fedbraid.data.dataset import Dataset, Partition, Split
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs and labels. Bytes stay bytes and are normalised as they are used; floats are normalised once."""
+    """Inputs and labels. Bytes stay bytes and are normalised as they are used; floats are normalised once.
+
+    Other integers are tokens and stay as they are.
+    """
 
     x: Tensor
     y: Tensor
@@ -32,7 +35,7 @@ class Samples:
         shift, scale = (torch.tensor(v, device=device, dtype=dtype).reshape(axes) for v in (dataset.mean, dataset.std))
         classes = 0 if regression else dataset.classes
         plain = bool((shift == 0).all() and (scale == 1).all())
-        if x.is_floating_point() or x.dtype != torch.uint8:
+        if x.is_floating_point():
             x = x.to(dtype)
             return Samples(x if plain else (x - shift) / scale, y, classes, None, None, dtype)
         return Samples(x, y, classes, None if plain else shift, None if plain else scale, dtype)
@@ -41,7 +44,10 @@ class Samples:
         return len(self.y)
 
     def inputs(self, index: Tensor) -> Tensor:
-        x = self.x[index].to(self.dtype)
+        x = self.x[index]
+        if x.dtype != torch.uint8:  # floats are ready; other integers are tokens
+            return x
+        x = x.to(self.dtype)
         return x if self.shift is None or self.scale is None else (x - self.shift) / self.scale
 
     def targets(self, index: Tensor) -> Tensor:
