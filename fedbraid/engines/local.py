@@ -114,13 +114,11 @@ class Local:
             one_by_one = self.loop.train([given[k] for k in range(len(part))], mine, their_plans, tables)
             uploads, new = stack([u for u, _, _ in one_by_one]), stack([k for _, k, _ in one_by_one])
             return uploads, new, sum((w for _, _, w in one_by_one), Work(looked))
-        tally = self.job.tally
-        tally.passes = 0
+        self.stack.passed = 0
         uploads, new = self.stack.train(given, mine, their_plans, cached)
-        gradients, views = self.stack.per_step
-        samples = sum(p.samples for p in their_plans)
-        passes = tally.passes * int(self.clients.sizes[mine].sum())
-        return uploads, new, Work((gradients + views) * samples + passes + looked, gradients * samples)
+        samples, gradients = sum(p.samples for p in their_plans), self.stack.gradients
+        looks = gradients + (0 if cached else self.stack.views)
+        return uploads, new, Work(looks * samples + self.stack.passed + looked, gradients * samples)
 
     def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
         everyone = np.arange(len(ids))
@@ -128,9 +126,9 @@ class Local:
         if self.kind == "loop":
             answers = self.loop.probe([given[k] for k in everyone], ids)
             return Stacked(stack([a for a, _ in answers]), sum((w for _, w in answers), Work()))
-        self.job.tally.passes = 0
+        self.stack.passed = 0
         uploads = self.stack.probe(given, ids)
-        return Stacked(uploads, Work(self.job.tally.passes * int(self.clients.sizes[list(ids)].sum())))
+        return Stacked(uploads, Work(self.stack.passed))
 
     def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
         """What these clients receive and keep, with or without a client axis."""

@@ -48,7 +48,8 @@ class Stack:
         self.capacity = capacity  # clients in every stack, where their number is fixed
         self.device = clients.samples.x.device
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
-        self.per_step = (1, 0)  # gradients and views per local step, counted when the step is first made
+        self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
+        self.passed = 0  # samples that hooks passed over since it was last set
         self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
 
@@ -60,19 +61,29 @@ class Stack:
         """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
         schedule = make_schedule(plans, align_epochs=self.align)
         own = self._own(ids)
-        state: State = vmap(self._begin, (given.axes, 0))(given.tensors, own)
+        sizes = self.clients.sizes[list(ids)]
+        state: State = self._passing(sizes.sum(), vmap(self._begin, (given.axes, 0)), given.tensors, own)
         state = grow(state, lambda t: t.contiguous())
         plan = self._on_device(schedule, ids)
         if self.device.type == "cuda":
             state = self._train_captured(state, given, plan, schedule, own, cached)
         else:
             state = self._train_traced(state, given, plan, schedule, own, cached)
-        uploads, kept = vmap(self._end, (0, given.axes, 0))(state, given.tensors, own)
+        uploads, kept = self._passing(sizes.sum(), vmap(self._end, (0, given.axes, 0)), state, given.tensors, own)
         return uploads, kept
 
     def probe(self, given: Given, ids: Sequence[int]) -> Tree:
-        answers: Tree = vmap(self._probe, (given.axes, 0))(given.tensors, self._own(ids))
+        total = self.clients.sizes[list(ids)].sum()
+        answers: Tree = self._passing(total, vmap(self._probe, (given.axes, 0)), given.tensors, self._own(ids))
         return answers
+
+    def _passing(self, samples: int, f: Callable[..., Any], *args: Any) -> Any:
+        """`f(*args)`, counting the samples of its passes over the clients' data."""
+        before = self.job.tally.passes
+        result = f(*args)
+        self.passed += (self.job.tally.passes - before) * int(samples)
+        self.job.tally.passes = before
+        return result
 
     def _probe(self, given: State, own: Tree) -> Tree:
         return self.job.probe(given, self._over_data(own, given))
@@ -100,7 +111,8 @@ class Stack:
         tally = self.job.tally
         before = tally.gradients, tally.views
         stepped: State = vmap(one, (0, axes, 0, 0, 0, 0, 0))(state, given, x, y, mask, row["draws"], gathered)
-        self.per_step = tally.gradients - before[0], tally.views - before[1]
+        self.gradients = tally.gradients - before[0]
+        self.views = self.views if seen else tally.views - before[1]
         tally.gradients, tally.views = before
         return stepped
 
@@ -159,7 +171,9 @@ class Stack:
         def one(state: State, given: State, own: Tree, count: Tensor) -> State:
             return keep_unless(count > 0, self.job.new_epoch(state, given, self._over_data(own, given)), state)
 
-        fresh: State = vmap(one, (0, given.axes, 0, 0))(state, now, rows(own, slice(size)), row["counts"])
+        beginning = own["sizes"][:size][row["counts"] > 0].sum()
+        every = vmap(one, (0, given.axes, 0, 0))
+        fresh: State = self._passing(int(beginning), every, state, now, rows(own, slice(size)), row["counts"])
         return fresh
 
     def _train_captured(
@@ -216,7 +230,7 @@ class Stack:
     def _own(self, ids: Sequence[int]) -> Tree:
         """Each client's samples in batches [K, batches, B], where a hook may want to pass over them."""
         if not any(self.job.chain.using(hook) for hook in ("begin", "end", "probe")):
-            return {"counts": torch.zeros(len(ids), 0, dtype=torch.int64, device=self.device)}
+            return {"sizes": torch.zeros(len(ids), dtype=torch.int64, device=self.device)}
         sizes = self.clients.sizes[list(ids)]
         longest = int(sizes.max())
         width = min(longest, 512)
@@ -226,7 +240,11 @@ class Stack:
         )
         counts = np.clip(sizes[:, None] - width * np.arange(batches), 0, width)
         index = self.clients.order[torch.as_tensor(positions).to(self.device)]
-        return {"index": index.reshape(len(ids), batches, width), "counts": torch.as_tensor(counts).to(self.device)}
+        return {
+            "index": index.reshape(len(ids), batches, width),
+            "counts": torch.as_tensor(counts).to(self.device),
+            "sizes": torch.as_tensor(sizes).to(self.device),
+        }
 
     def _over_data(self, own: Tree, given: State) -> OverData:
         """One client's pass over its data, batch by batch; padding has mask 0."""

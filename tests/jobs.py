@@ -1,0 +1,46 @@
+"""Jobs as the server hands them out, for asking an engine directly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbraid.core.round import Job, one_round
+from fedbraid.core.strand import Cohort
+from fedbraid.core.tree import PerClient
+from fedbraid.experiment import Experiment
+
+
+def training_job(experiment: Experiment, ids: Sequence[int] | None = None) -> Job:
+    """The training job of the next round for these clients (or for those whose turn it is)."""
+    cohort = experiment.cohort()
+    if ids is not None:
+        sizes = torch.as_tensor(experiment.clients.sizes[list(ids)]).to(cohort.sizes)
+        cohort = Cohort(np.array(ids), sizes, experiment.clients.label_counts[list(ids)])
+    flow = one_round(
+        experiment.chain, experiment.optimizer, experiment.setup, experiment.server, cohort, experiment.config.seed
+    )
+    job = next(flow)
+    return flow.send(experiment.engine.run(job)) if job.kind == "probe" else job
+
+
+def uploads(experiment: Experiment, job: Job | None = None) -> dict[str, Tensor]:
+    """What the clients hand in."""
+    return dict(experiment.engine.run(job or training_job(experiment)).uploads)
+
+
+def permuted(job: Job, order: Sequence[int]) -> Job:
+    """The same job with the clients in another order."""
+    at = list(order)
+    cohort = Cohort(job.cohort.ids[at], job.cohort.sizes[at], job.cohort.label_counts[at])
+    own: dict[str, Any] = {"model": job.model[at], "buffers": job.buffers[at]} if job.model.dim() == 2 else {}
+    sent = {
+        name: PerClient({key: value[at] for key, value in tree.items()}) if isinstance(tree, PerClient) else tree
+        for name, tree in job.sent.items()
+    }
+    return replace(job, cohort=cohort, sent=sent, **own)
