@@ -3,8 +3,9 @@
 from fedbraid.api import Comparison, Run, chain, compare, run
 from fedbraid.check import check_strand
 from fedbraid.config import Config
+from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
-from fedbraid.core.strand import Batch, Client, Cohort, Round, Setup, Strand
+from fedbraid.core.strand import Client, Cohort, Round, Setup, Strand
 from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError

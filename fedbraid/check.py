@@ -151,7 +151,8 @@ def neutral_is_fedavg(chain: Chain) -> None:
 def default_is_not_fedavg(chain: Chain) -> None:
     if not chain.strands or all(s.neutral == {} for s in chain):
         raise NotApplicable("it is FedAvg by definition")
-    if (trained(chain, "stack") - trained(reference(chain), "stack")).abs().max() < 1e-9:
+    ours, theirs = trained(chain, "stack"), trained(reference(chain), "stack")
+    if ours.shape == theirs.shape and (ours - theirs).abs().max() < 1e-9:
         raise Broken("it trains exactly as FedAvg does: its idea never reaches the model")
 
 
@@ -231,7 +232,7 @@ def trained(chain: Chain, kind: str, **options: Any) -> Tensor:
 
 def reference(chain: Chain) -> Chain:
     """FedAvg with the averaging that this chain's paper uses, so that the averaging alone makes no difference."""
-    uniform = chain.averages == "uniform" and not chain.using("weights")
+    uniform = chain.averages == "uniform" and not chain.using("weigh")
     return Chain((Uniform(),)) if uniform else Chain()
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbraid.core.local import task_loss
 from fedbraid.core.model import Model
+from fedbraid.core.task import task_loss
 from fedbraid.data.dataset import Partition
 from fedbraid.engines.samples import Samples
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,15 @@ from fedbraid import data, methods, models
 from fedbraid.config import Config, optimizer_of
 from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
-from fedbraid.core.local import TRAIN_LOSS, LocalJob
+from fedbraid.core.local import TRAIN_LOSS, LocalJob, Work
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.round import Server, begin, one_round
 from fedbraid.core.strand import Cohort, Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition
-from fedbraid.engines.cpu import keep_freed_memory
+from fedbraid.engines.cpu import keep_freed_memory, one_thread
 from fedbraid.engines.local import Local, choose
-from fedbraid.engines.replies import Stacked, Work
+from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
 from fedbraid.evaluation import evaluate, per_client
@@ -69,6 +71,12 @@ class Experiment:
     def advance(self) -> dict[str, Any]:
         """One round; returns its line of the log."""
         began = time.perf_counter()
+        with one_thread() if self.server.w.device.type == "cpu" else nullcontext():
+            record = self._trained()
+        record |= self._evaluated()
+        return record | {"seconds": time.perf_counter() - began}
+
+    def _trained(self) -> dict[str, Any]:
         cohort = self.cohort()
         flow = one_round(self.chain, self.optimizer, self.setup, self.server, cohort, self.config.seed)
         down = up = 0
@@ -88,20 +96,18 @@ class Experiment:
         return {
             "round": self.server.round,
             "clients": len(cohort),
-            **self._evaluated(),
             "train_loss": train_loss,
             "bytes_down": down,
             "bytes_up": up,
             "forward_samples": work.forward,
             "backward_samples": work.backward,
-            "seconds": time.perf_counter() - began,
         }
 
     def deployed(self) -> tuple[Tensor, Tensor]:
         """The model that is evaluated: its parameters and buffers."""
         if self.config.evaluate.model == "cohort" and self.server.cohort_mean is not None:
             return self.server.cohort_mean
-        return self.server.deployed(self.chain), self.server.buffers
+        return self.server.deployed(self.chain, self.setup), self.server.buffers
 
     def module(self) -> nn.Module:
         """The network with the trained model in it."""
@@ -147,16 +153,22 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
         config.model.name, dataset.shape, dataset.classes, seed=config.seed, **config.model.options
     )
     _check(config, chain, dataset, partition)
-    model = Model.of(module).to(dtype, device)
+    model = Model.of(altered(module, chain)).to(dtype, device)
     clients = Clients.of(dataset, partition, dtype, device)
     w, buffers = model.initial(dtype, device)
+    with torch.no_grad():
+        width = model.predict(w, buffers, clients.samples.inputs(clients.order[:1])).features.shape[-1]
     fixed = (config.sampling.clients or len(partition)) if config.sampling.scheme == "fixed" else None
-    setup = Setup(w, buffers, model.layout, dataset.classes, len(partition), fixed, config.rounds)
+    bins = clients.label_counts.shape[1]
+    setup = Setup(
+        w, buffers, model.layout, dataset.classes, bins, width, len(partition), fixed, config.rounds, config.seed
+    )
     store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
     optimizer = optimizer_of(config)
     kind = choose(config.engine.kind, model, clients.samples)
     engine = Local(
         LocalJob(chain, model, optimizer, dataset.task),
+        setup,
         clients,
         config.local,
         store,
@@ -168,6 +180,13 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     test = Samples.of(dataset, dataset.test, dtype, device)
     server = begin(chain, setup)
     return Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, engine, store, server)
+
+
+def altered(module: nn.Module, chain: Chain) -> nn.Module:
+    """The network as the chain's strands want it."""
+    for strand in chain.using("model"):
+        module = strand.model(copy.deepcopy(module))
+    return module
 
 
 def partition_of(config: Config, dataset: Dataset) -> Partition:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING
 from typing import Any, get_args, get_origin, get_type_hints
@@ -53,8 +54,9 @@ def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, 
 
 
 def _terms(text: str) -> list[ast.expr]:
+    quoted = re.sub(r"=\s*([A-Za-z_]\w*)\s*(?=[,)])", r"='\1'", text.strip())  # metric=kl needs no quotes
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(quoted, mode="eval").body
     except SyntaxError:
         raise _malformed(text) from None
     terms: list[ast.expr] = []
@@ -74,8 +76,12 @@ def _term(text: str, term: ast.expr) -> tuple[str, dict[str, Any]]:
 
 
 def _value(text: str, node: ast.expr) -> Any:
-    if isinstance(node, ast.Name):  # metric=kl needs no quotes
-        return {"true": True, "false": False}.get(node.id.lower(), node.id)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {"true": True, "false": False}.get(node.value.lower(), node.value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Add):  # tau=1-1e-5
+        left, right = _value(text, node.left), _value(text, node.right)
+        if isinstance(left, int | float) and isinstance(right, int | float):
+            return left - right if isinstance(node.op, ast.Sub) else left + right
     try:
         return ast.literal_eval(node)
     except ValueError:

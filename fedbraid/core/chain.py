@@ -11,10 +11,10 @@ from fedbraid.core.strand import HOOKS, Strand
 from fedbraid.errors import UserError
 
 ONLY_ONE = {
-    "weights": "set the aggregation weights",
+    "weigh": "set the aggregation weights",
     "task": "replace the task loss",
 }
-"""Hooks that a single strand of a chain may claim, and what claiming them means."""
+"""Hooks that a single strand of a chain may override, and what that means; strands may claim more themselves."""
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,20 @@ class Chain:
     strands: tuple[Strand, ...] = ()
 
     def __post_init__(self) -> None:
+        together = (s.among(tuple(o for o in self.strands if o is not s)) for s in self.strands)
+        object.__setattr__(self, "strands", tuple(s for s in together if s is not None))
         seen: dict[str, Strand] = {}
         for strand in self.strands:
             if strand.name in seen:
                 raise UserError(f"{seen[strand.name]} and {strand} are the same strand twice; keep one of them")
             seen[strand.name] = strand
-        for hook, claim in ONLY_ONE.items():
-            claimants = self.using(hook)
-            if len(claimants) > 1:
-                first, second = claimants[0].name, claimants[1].name
-                raise UserError(f"{first} and {second} both {claim}; keep one of them")
-        senders = [s.name for s in self.strands if s.sends_models]
-        if len(senders) > 1:
-            raise UserError(f"{senders[0]} and {senders[1]} both choose the model that is sent; keep one of them")
+        claimed: dict[str, str] = {}
+        for strand in self.strands:
+            hooks = (claim for hook, claim in ONLY_ONE.items() if strand in self.using(hook))
+            for claim in (*hooks, *strand.claims):
+                if claim in claimed:
+                    raise UserError(f"{claimed[claim]} and {strand.name} both {claim}; keep one of them")
+                claimed[claim] = strand.name
 
     def using(self, hook: str) -> tuple[Strand, ...]:
         """The strands that override `hook`, in order."""
@@ -44,7 +45,8 @@ class Chain:
 
     @cached_property
     def _using(self) -> dict[str, tuple[Strand, ...]]:
-        return {h: tuple(s for s in self.strands if getattr(type(s), h) is not getattr(Strand, h)) for h in HOOKS}
+        using = {h: tuple(s for s in self.strands if getattr(type(s), h) is not getattr(Strand, h)) for h in HOOKS}
+        return using | {"grad": tuple(sorted(using["grad"], key=lambda s: not s.innermost))}
 
     @property
     def averages(self) -> str:

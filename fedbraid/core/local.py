@@ -6,26 +6,31 @@ client axis (`torch.func.vmap`, the stack). Nothing here knows of that axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
+from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer, clipped
-from fedbraid.core.strand import Batch, Client, Gradient, OverData, Strand
+from fedbraid.core.strand import Client, Gradient, Strand
+from fedbraid.core.task import Task, sample_losses, task_loss
 from fedbraid.core.tree import Tree, grow
 from fedbraid.models.outputs import Outputs
 
-Objective = Callable[[Tensor], tuple[Tensor, tuple[Outputs, Tensor]]]
-"""The loss at `w`, with the outputs and the buffers that came of it."""
+Objective = Callable[[Tensor], tuple[Tensor, Any]]
+"""The loss at `w`, with whatever came of it."""
 
-Differentiate = Callable[[Objective, Tensor], tuple[Tensor, tuple[Tensor, tuple[Outputs, Tensor]]]]
-"""(objective, w) -> gradient, (loss, (outputs, buffers)). The stack and the loop bring their own."""
+Differentiate = Callable[[Objective, Tensor], tuple[Tensor, tuple[Tensor, Any]]]
+"""(objective, w) -> gradient, (loss, what came of it). The stack and the loop bring their own."""
+
+Batches = Callable[[bool], Iterable[Batch]]
+"""One client's whole training set (True) batch by batch, or the first batch of its round (False)."""
 
 TRAIN_LOSS = "train loss"
 """The one upload that is no part of a method: a number for the log."""
@@ -34,13 +39,45 @@ State = dict[str, Any]
 """A client in the middle of its round: w, buffers, the optimiser's state, each strand's memory, losses so far."""
 
 
+@dataclass(frozen=True)
+class Work:
+    """How many samples went forward and backward through the network."""
+
+    forward: int = 0
+    backward: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.forward + other.forward, self.backward + other.backward)
+
+
 @dataclass
 class Tally:
     """How often the functions below looked at data: engines turn it into sample counts."""
 
     gradients: int = 0  # evaluations of the objective and its gradient
     views: int = 0  # batches looked at through a frozen model
-    passes: int = 0  # passes over a client's whole data
+    passes: int = 0  # forward passes over a client's whole data
+    slopes: int = 0  # gradients over a client's whole data
+    glances: int = 0  # forward passes over a round's first batch
+
+    def over(self, size: int, first: int) -> Work:
+        """What passes over data of `size` samples, and glances at `first` of them, amount to."""
+        return Work((self.passes + self.slopes) * size + self.glances * first, self.slopes * size)
+
+
+def functional(objective: Objective, w: Tensor) -> tuple[Tensor, tuple[Tensor, Any]]:
+    """Differentiate as a function transform: what `vmap` can batch."""
+    result: tuple[Tensor, tuple[Tensor, Any]] = grad_and_value(objective, has_aux=True)(w)
+    return result
+
+
+def autograd(objective: Objective, w: Tensor) -> tuple[Tensor, tuple[Tensor, Any]]:
+    """Differentiate with plain autograd: any module, and less overhead for a single client."""
+    w = w.detach().requires_grad_()
+    with torch.enable_grad():
+        loss, more = objective(w)
+    (g,) = torch.autograd.grad(loss, w)
+    return g, (loss.detach(), _detached(more))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,43 +87,42 @@ class LocalJob:
     chain: Chain
     model: Model
     optimizer: Optimizer
-    task: Literal["classification", "regression"]
+    task: Task
+    differentiate: Differentiate = autograd
     tally: Tally = field(default_factory=Tally)
 
-    def begin(self, given: State, over_data: OverData) -> State:
-        """Where local training starts. `given` is what the client received and keeps; see `Job.given`."""
+    def begin(self, given: State, batches: Batches) -> State:
+        """Where local training starts. `given` is what the client received and keeps."""
         w = given["start"]
-        memory = {s.name: s.begin(w, self._client(s, given, {}, {}, over_data)) for s in self.chain.using("begin")}
-        zero = w.new_zeros(())
-        return {
+        state = {
             "w": w,
             "buffers": given["buffers"],
             "optimizer": self.optimizer.init(w),
-            "memory": memory,
-            "loss": zero,
-            "samples": zero,
+            "memory": {},
+            "loss": w.new_zeros(()),
+            "samples": w.new_zeros(()),
         }
+        memory = {s.name: s.begin(w, self._client(s, given, state, batches)) for s in self.chain.using("begin")}
+        return state | {"memory": memory}
 
-    def new_epoch(self, state: State, given: State, over_data: OverData) -> State:
+    def new_epoch(self, state: State, given: State, batches: Batches) -> State:
         """Memory anew for the strands that want it at each local epoch."""
         fresh = {
-            s.name: s.begin(state["w"], self._client(s, given, state["memory"], {}, over_data))
+            s.name: s.begin(state["w"], self._client(s, given, state, batches))
             for s in self.chain.using("begin")
             if s.every_epoch
         }
         return state | {"memory": state["memory"] | fresh}
 
-    def step(
-        self, state: State, batch: Batch, given: State, seen: Mapping[str, Outputs], differentiate: Differentiate
-    ) -> State:
+    def step(self, state: State, batch: Batch, given: State, seen: Mapping[str, Outputs]) -> State:
         """One local step. `seen` holds the frozen models' outputs on this batch where they are known already."""
-        chain, w, buffers = self.chain, state["w"], state["buffers"]
-        client = {s.name: self._client(s, given, state["memory"], seen, no_data) for s in chain}
+        chain, buffers = self.chain, state["buffers"]
+        client = {s.name: self._client(s, given, state, no_batches, seen) for s in chain}
         for s in chain.using("batch"):
             batch = s.batch(batch, client[s.name])
         if not seen and chain.using("views"):
             seen = {name: self._look(view, batch.x) for name, view in self.views(given).items()}
-            client = {s.name: self._client(s, given, state["memory"], seen, no_data) for s in chain}
+            client = {s.name: self._client(s, given, state, no_batches, seen) for s in chain}
 
         def objective(at: Tensor) -> tuple[Tensor, tuple[Outputs, Tensor]]:
             out, after = self.model.learn(at, buffers, batch.x)
@@ -101,7 +137,7 @@ class LocalJob:
         evaluations: list[tuple[Tensor, tuple[Outputs, Tensor]]] = []
 
         def raw(at: Tensor) -> Tensor:
-            g, evaluation = differentiate(objective, at)
+            g, evaluation = self.differentiate(objective, at)
             self.tally.gradients += 1
             evaluations.append(evaluation)
             return clipped(g, self.optimizer.clip)
@@ -109,7 +145,9 @@ class LocalJob:
         gradient: Gradient = raw
         for s in chain.using("grad"):  # the first listed is innermost
             gradient = _wrapped(s, client[s.name], gradient)
-        w, optimizer = self.optimizer.step(gradient(w), state["optimizer"], w, given["lr"])
+        w, optimizer = self.optimizer.step(gradient(state["w"]), state["optimizer"], state["w"], given["lr"])
+        if self.model.frozen is not None:
+            w = torch.where(self.model.frozen, state["w"], w)
 
         loss, (out, _) = evaluations[0]
         count = batch.mask.sum()
@@ -123,32 +161,34 @@ class LocalJob:
             "samples": state["samples"] + count,
         }
 
-    def end(self, state: State, given: State, over_data: OverData) -> tuple[Tree, dict[str, Tree]]:
+    def end(self, state: State, given: State, batches: Batches) -> tuple[Tree, dict[str, Tree]]:
         """What the client uploads, and what each strand keeps on it."""
         loss = state["loss"] / state["samples"].clamp(min=1)
         uploads: Tree = {"model": state["w"], "buffers": state["buffers"], TRAIN_LOSS: loss}
         kept = dict(given["kept"])
         for s in self.chain.using("end"):
-            mine, kept[s.name] = s.end(state["w"], self._client(s, given, state["memory"], {}, over_data))
+            mine, kept[s.name] = s.end(state["w"], self._client(s, given, state, batches))
             mine = dict(mine)
             if "model" in mine:
                 uploads["model"] = mine.pop("model")
             uploads |= {f"{s.name}.{key}": value for key, value in mine.items()}
         return uploads, {name: tree for name, tree in kept.items() if tree}
 
-    def probe(self, given: State, over_data: OverData) -> Tree:
+    def probe(self, given: State, batches: Batches) -> Tree:
         """The answers to the exchange before training."""
+        state: State = {"buffers": given["buffers"], "memory": {}}
         answers: Tree = {}
         for s in self.chain.using("probe"):
-            mine = s.probe(self._client(s, given, {}, {}, over_data))
+            mine = s.probe(self._client(s, given, state, batches))
             answers |= {f"{s.name}.{key}": value for key, value in mine.items()}
         return answers
 
     def views(self, given: State) -> dict[str, tuple[Tensor, Tensor]]:
         """The frozen models that the chain looks through, by name."""
+        state: State = {"buffers": given["buffers"], "memory": {}}
         views: dict[str, tuple[Tensor, Tensor]] = {}
         for s in self.chain.using("views"):
-            views |= s.views(self._client(s, given, {}, {}, no_data))
+            views |= s.views(self._client(s, given, state, no_batches))
         return views
 
     def _look(self, view: tuple[Tensor, Tensor], x: Tensor) -> Outputs:
@@ -162,29 +202,50 @@ class LocalJob:
         return task_loss(self.task, logits, batch)
 
     def _client(
-        self, s: Strand, given: State, memory: Mapping[str, Tree], seen: Mapping[str, Outputs], over_data: OverData
+        self, s: Strand, given: State, state: State, batches: Batches, seen: Mapping[str, Outputs] | None = None
     ) -> Client:
         return Client(
             start=given["start"],
             buffers=given["buffers"],
+            trained_buffers=state["buffers"],
+            initial=given["initial"],
             received=given["received"].get(s.name, {}),
             kept=given["kept"].get(s.name, {}),
-            memory=memory.get(s.name, {}),
+            memory=state["memory"].get(s.name, {}),
+            chance=given["chance"].get(s.name, {}),
+            id=given["id"],
             label_counts=given["label_counts"],
             size=given["size"],
+            relative_size=given["relative_size"],
+            secret=given["secret"],
             steps=given["steps"],
             lr=given["lr"],
             optimizer=self.optimizer,
-            views=seen,
-            over_data=over_data,
+            task=self.task,
+            layout=self.model.layout,
+            views=seen or {},
+            over_data=lambda w, f, whole=True: self._over_data(w, f, state["buffers"], batches, whole),
+            slope=lambda w: self._slope(w, state["buffers"], batches, given["size"]),
         )
 
+    def _over_data(
+        self, w: Tensor, f: Callable[[Outputs, Batch], Tree], buffers: Tensor, batches: Batches, whole: bool
+    ) -> Tree:
+        self.tally.passes += whole
+        self.tally.glances += not whole
+        return _total(f(self.model.predict(w, buffers, batch.x), batch) for batch in batches(whole))
 
-def task_loss(task: str, logits: Tensor, batch: Batch) -> Tensor:
-    """The mean loss over the real samples of a batch: cross-entropy, or half the squared error."""
-    if task == "regression":
-        return batch.mean((logits.squeeze(-1) - batch.y).square() / 2)
-    return batch.mean(-(batch.y * logits.log_softmax(-1)).sum(-1))
+    def _slope(self, w: Tensor, buffers: Tensor, batches: Batches, size: Tensor) -> Tensor:
+        self.tally.slopes += 1
+
+        def share(batch: Batch) -> Tree:
+            def objective(at: Tensor) -> tuple[Tensor, None]:
+                losses = sample_losses(self.task, self.model.predict(at, buffers, batch.x).logits, batch)
+                return (losses * batch.mask).sum() / size, None
+
+            return {"g": self.differentiate(objective, w)[0]}
+
+        return _total(share(batch) for batch in batches(True))["g"]
 
 
 def keep_unless(on: Tensor, new: State, old: State) -> State:
@@ -193,24 +254,25 @@ def keep_unless(on: Tensor, new: State, old: State) -> State:
     return kept
 
 
-def functional(objective: Objective, w: Tensor) -> tuple[Tensor, tuple[Tensor, tuple[Outputs, Tensor]]]:
-    """Differentiate as a function transform: what `vmap` can batch."""
-    result: tuple[Tensor, tuple[Tensor, tuple[Outputs, Tensor]]] = grad_and_value(objective, has_aux=True)(w)
-    return result
+def no_batches(whole: bool) -> Iterable[Batch]:
+    raise RuntimeError("over_data and slope may be called in begin, end and probe, not inside a local step")
 
 
-def autograd(objective: Objective, w: Tensor) -> tuple[Tensor, tuple[Tensor, tuple[Outputs, Tensor]]]:
-    """Differentiate with plain autograd: any module, and less overhead for a single client."""
-    w = w.detach().requires_grad_()
-    with torch.enable_grad():
-        loss, (out, buffers) = objective(w)
-    (g,) = torch.autograd.grad(loss, w)
-    return g, (loss.detach(), (Outputs(out.logits.detach(), out.features.detach()), buffers.detach()))
-
-
-def no_data(w: Tensor, f: Callable[[Outputs, Batch], Tree]) -> Tree:
-    raise RuntimeError("over_data may be called in begin, end and probe, not inside a local step")
+def _total(parts: Iterable[Tree]) -> Tree:
+    total: Tree = {}
+    for part in parts:
+        total = {key: total[key] + part[key] for key in part} if total else part
+    return total
 
 
 def _wrapped(strand: Strand, client: Client, inner: Gradient) -> Gradient:
     return lambda w: strand.grad(w, client, inner)
+
+
+def _detached(tree: Any) -> Any:
+    """Tensors in nested tuples, cut off from the graph that made them."""
+    if isinstance(tree, Tensor):
+        return tree.detach()
+    if isinstance(tree, Outputs):
+        return Outputs(*map(_detached, tree))
+    return tuple(map(_detached, tree)) if isinstance(tree, tuple) else tree

@@ -26,16 +26,19 @@ class Model:
     evaluating: nn.Module
     layout: Layout
     buffers: Layout
+    frozen: Tensor | None = None  # [D] True for parameters that travel but are not trained (requires_grad=False)
 
     @staticmethod
     def of(module: nn.Module) -> Model:
         refuse_hidden_randomness(module)
         floats = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        still = [torch.full((p.numel(),), not p.requires_grad) for p in module.parameters()]
         return Model(
             training=copy.deepcopy(module).train(),
             evaluating=copy.deepcopy(module).eval(),
             layout=Layout.of(dict(module.named_parameters())),
             buffers=Layout.of(floats),
+            frozen=torch.cat(still) if any(s.any() for s in still) else None,
         )
 
     def initial(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -47,7 +50,8 @@ class Model:
     def to(self, dtype: torch.dtype, device: torch.device) -> Model:
         """A copy of its own: two threads must not share a module while `functional_call` swaps its tensors."""
         training, evaluating = (copy.deepcopy(m).to(device, dtype) for m in (self.training, self.evaluating))
-        return Model(training, evaluating, self.layout, self.buffers)
+        frozen = None if self.frozen is None else self.frozen.to(device)
+        return Model(training, evaluating, self.layout, self.buffers, frozen)
 
     def predict(self, w: Tensor, buffers: Tensor, x: Tensor) -> Outputs:
         """Outputs in evaluation mode."""

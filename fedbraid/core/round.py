@@ -27,11 +27,11 @@ class Server:
     round: int = 0  # rounds finished
     cohort_mean: tuple[Tensor, Tensor] | None = None  # the last round's mean model and buffers
 
-    def deployed(self, chain: Chain) -> Tensor:
+    def deployed(self, chain: Chain, setup: Setup) -> Tensor:
         """The model to evaluate and hand out."""
         w = self.w
         for strand in chain.using("deploy"):
-            w = strand.deploy(w, self.kept[strand.name])
+            w = strand.deploy(w, self.kept[strand.name], setup)
         return w
 
 
@@ -94,7 +94,7 @@ def one_round(
         sent[s.name] = kind({k: v for k, v in payload.items() if k not in ("model", "buffers")})
     view = replace(view, sent=model)
     job = Job("probe", server.round, cohort, model, buffers, sent, lr, seed)
-    if chain.using("probe"):
+    if any(s.asks(seen_by(s)) for s in chain.using("probe")):
         replies = yield job
         sent = dict(sent)
         for s in chain.using("probe"):
@@ -106,8 +106,8 @@ def one_round(
     weights = cohort.sizes / cohort.sizes.sum()
     if chain.averages == "uniform":
         weights = view.ones / len(cohort)
-    for s in chain.using("weights"):
-        weights = s.weights(cohort.sizes / cohort.sizes.sum(), seen_by(s, replies=replies))
+    for s in chain.using("weigh"):
+        weights = s.weigh(cohort.sizes / cohort.sizes.sum(), seen_by(s, replies=replies))
     for s in chain.using("reweigh"):
         weights = s.reweigh(weights, seen_by(s, replies=replies))
 

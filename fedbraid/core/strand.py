@@ -8,15 +8,17 @@ in a plain loop, in another process or over a network.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedbraid.core.batch import Batch
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.random import stream
+from fedbraid.core.task import Task
 from fedbraid.core.tree import PerClient, Tree
 from fedbraid.core.vector import Layout
 from fedbraid.models.outputs import Outputs
@@ -27,21 +29,6 @@ View = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """The samples of one local step. A padded sample has mask 0 and must not count in any loss."""
-
-    x: Tensor  # [B, ...]
-    y: Tensor  # [B, C] labels as shares (so that they can be mixed), or [B] numbers for regression
-    mask: Tensor  # [B] 1 for a real sample, 0 for padding
-    draws: Mapping[str, Tensor] = field(default_factory=dict)  # this step's "strand.name" draws
-
-    def mean(self, values: Tensor) -> Tensor:
-        """The mean of `values` [B, ...] over the real samples."""
-        mask = self.mask.reshape(-1, *(1,) * (values.dim() - 1))
-        return (values * mask).sum(0) / self.mask.sum().clamp(min=1)
-
-
-@dataclass(frozen=True, eq=False)
 class Setup:
     """What is known once, before the first round."""
 
@@ -49,9 +36,12 @@ class Setup:
     buffers: Tensor  # [Db]
     layout: Layout
     classes: int
+    label_bins: int  # entries of a client's label counts: classes, or ranges of a regression's labels
+    width: int  # features that the network's last layer receives
     population: int
     cohort: int | None  # clients in every round, or None when their number varies
     rounds: int
+    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +61,9 @@ class Cohort:
 
 
 class OverData(Protocol):
-    """Adds up `f(outputs, batch)` over a client's whole training set, the model `w` looking at it."""
+    """Adds up `f(outputs, batch)` of the model `w` over a client's whole training set, or the round's first batch."""
 
-    def __call__(self, w: Tensor, f: Callable[[Outputs, Batch], Tree]) -> Tree: ...
+    def __call__(self, w: Tensor, f: Callable[[Outputs, Batch], Tree], whole: bool = True) -> Tree: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,16 +72,25 @@ class Client:
 
     start: Tensor  # [D] the model received, where local training begins
     buffers: Tensor  # [Db] the buffers received with it
+    trained_buffers: Tensor  # [Db] the buffers now
+    initial: Tensor  # [D] the model that the federation began with
     received: Tree  # what this strand sent
     kept: Tree  # what this strand keeps on this client between rounds
     memory: Tree  # what this strand remembers within the round
+    chance: Tree  # what this strand drew for the round
+    id: Tensor  # [] the client's number
     label_counts: Tensor  # [classes]
     size: Tensor  # [] training samples
+    relative_size: Tensor  # [] training samples over the population's mean
+    secret: Tensor  # [] a whole number that the clients of the round share; server hooks have no use for it
     steps: Tensor  # [] local steps of this round
     lr: Tensor  # [] this round's learning rate
     optimizer: Optimizer
+    task: Task
+    layout: Layout
     views: Mapping[str, Outputs]  # outputs on this batch of the models that strands asked to look through
     over_data: OverData
+    slope: Gradient  # the gradient of the mean task loss over the client's whole training set
 
 
 class Replies(Protocol):
@@ -138,6 +137,13 @@ class Round:
         return self.replies.sum(f"{self.strand}.{key}", self.ones if weights is None else weights)
 
     @property
+    def moved(self) -> Tensor:
+        """[D] the sum over clients of what local training moved: the model sent back minus the one received."""
+        assert self.replies is not None
+        received = self.sent.sum(0) if self.sent.dim() == 2 else len(self.cohort) * self.sent
+        return self.replies.sum("model", self.ones) - received
+
+    @property
     def models(self) -> Tensor:
         """[C, D] every client's model; costs what it costs."""
         assert self.replies is not None
@@ -165,17 +171,33 @@ class Strand:
     """How its paper averages, where no strand of the chain sets the weights."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """What it cannot do without: "labels" (classification), "fixed cohort", "each model"."""
-    sends_models: ClassVar[bool] = False
-    """Whether `send` may replace the model that is sent (one strand of a chain at most)."""
     every_epoch: ClassVar[bool] = False
     """Whether `begin` is called again at each local epoch."""
+    innermost: ClassVar[bool] = False
+    """Whether its `grad` wraps the raw gradient wherever it is listed: a perturbation looks before corrections."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
             cls.name = cls.__name__.lower()
+        for hook in HOOKS:
+            if hook in cls.__dict__ and not callable(cls.__dict__[hook]):
+                raise TypeError(f"{cls.__name__} has a field {hook!r}, which is the name of a hook; call it otherwise")
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """What only one strand of a chain may do, as words that follow "both"."""
+        return ()
 
     # --- once
+    def among(self, others: tuple[Strand, ...]) -> Strand | None:
+        """This strand in the company of `others`: itself, a variant, or None where another does its work."""
+        return self
+
+    def model(self, module: nn.Module) -> nn.Module:
+        """The network, changed: another head, frozen parameters. `module` is a copy and may be written to."""
+        return module
+
     def init_server(self, setup: Setup) -> Tree:
         """State that lasts on the server."""
         return {}
@@ -193,6 +215,10 @@ class Strand:
         """A first exchange, before training: every client of the cohort answers."""
         return {}
 
+    def asks(self, r: Round) -> bool:
+        """Whether `probe` is needed this round."""
+        return True
+
     def probed(self, r: Round) -> Tree | PerClient:
         """What the server makes of the answers; takes the place of what `send` gave."""
         return {}
@@ -203,6 +229,10 @@ class Strand:
 
         Step t has `counts[t]` samples in a batch axis of length `width`; draw for the samples, never for padding.
         """
+        return {}
+
+    def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
+        """Randomness for a whole round and client, of a fixed shape: `c.chance` in every client hook."""
         return {}
 
     def begin(self, w: Tensor, c: Client) -> Tree:
@@ -242,7 +272,7 @@ class Strand:
         return {}, c.kept
 
     # --- server
-    def weights(self, n: Tensor, r: Round) -> Tensor:
+    def weigh(self, n: Tensor, r: Round) -> Tensor:
         """Set the aggregation weights [C], given the shares of data (one strand of a chain at most)."""
         return n
 
@@ -258,9 +288,10 @@ class Strand:
         """Transform the server's step; None ends the chain with no step this round. Also the state to keep."""
         return delta, r.kept
 
-    def deploy(self, w: Tensor, kept: Tree) -> Tensor:
+    def deploy(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
         """The model to evaluate and hand out."""
         return w
 
 
 HOOKS = tuple(name for name, value in vars(Strand).items() if callable(value) and not name.startswith("_"))
+"""The names of everything that a strand may override."""

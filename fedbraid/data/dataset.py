@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbraid.core.task import Task
+
 Array = NDArray[Any]
-Task = Literal["classification", "regression"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -12,15 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbraid.core.local import LocalJob, State
+from fedbraid.core.local import LocalJob, State, Work
 from fedbraid.core.model import Model, why_not_stacked
 from fedbraid.core.plan import LocalWork, Plan, make_plan
+from fedbraid.core.random import stream
 from fedbraid.core.round import Job
+from fedbraid.core.strand import Setup
 from fedbraid.core.tree import PerClient, Tree, grow, rows, stack
-from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.loop import Loop
 from fedbraid.engines.memory import clients_that_fit
-from fedbraid.engines.replies import Stacked, Work
+from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given, Stack
@@ -56,6 +56,7 @@ class Local:
     """An engine: `run(job) -> replies`."""
 
     job: LocalJob
+    setup: Setup
     clients: Clients
     work: LocalWork
     store: Store
@@ -73,11 +74,8 @@ class Local:
         else:
             self.stack = Stack(self.job, self.clients, self.capacity)
 
+    @torch.no_grad()
     def run(self, job: Job) -> Stacked:
-        with torch.no_grad(), one_thread() if job.model.device.type == "cpu" else nullcontext():
-            return self._run(job)
-
-    def _run(self, job: Job) -> Stacked:
         ids = [int(i) for i in job.cohort.ids]
         kept = self.store.read(ids)
         if job.kind == "probe":
@@ -114,21 +112,22 @@ class Local:
             one_by_one = self.loop.train([given[k] for k in range(len(part))], mine, their_plans, tables)
             uploads, new = stack([u for u, _, _ in one_by_one]), stack([k for _, k, _ in one_by_one])
             return uploads, new, sum((w for _, _, w in one_by_one), Work(looked))
-        self.stack.passed = 0
+        self.stack.passed = Work()
         uploads, new = self.stack.train(given, mine, their_plans, cached)
         samples, gradients = sum(p.samples for p in their_plans), self.stack.gradients
         looks = gradients + (0 if cached else self.stack.views)
-        return uploads, new, Work(looks * samples + self.stack.passed + looked, gradients * samples)
+        return uploads, new, Work(looks * samples + looked, gradients * samples) + self.stack.passed
 
     def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
         everyone = np.arange(len(ids))
-        given = self.given(job, kept, everyone, [0] * len(ids))
+        plans = [self.plan(job, i) for i in ids]
+        given = self.given(job, kept, everyone, [len(p) for p in plans])
         if self.kind == "loop":
-            answers = self.loop.probe([given[k] for k in everyone], ids)
+            answers = self.loop.probe([given[k] for k in everyone], ids, plans)
             return Stacked(stack([a for a, _ in answers]), sum((w for _, w in answers), Work()))
-        self.stack.passed = 0
-        uploads = self.stack.probe(given, ids)
-        return Stacked(uploads, Work(self.stack.passed))
+        self.stack.passed = Work()
+        uploads = self.stack.probe(given, ids, plans)
+        return Stacked(uploads, self.stack.passed)
 
     def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
         """What these clients receive and keep, with or without a client axis."""
@@ -142,16 +141,35 @@ class Local:
             "buffers": (job.buffers[at] if own_model else job.buffers, own),
             "label_counts": (cohort.label_counts[at], 0),
             "size": (cohort.sizes[at], 0),
+            "relative_size": (cohort.sizes[at] / float(self.clients.sizes.mean()), 0),
+            "initial": (self.setup.w, None),
+            "id": (torch.as_tensor(job.cohort.ids[part], device=device), 0),
             "steps": (torch.tensor(steps, device=device, dtype=dtype), 0),
             "lr": (torch.tensor(job.lr, device=device, dtype=dtype), None),
+            "secret": (torch.tensor(_secret(job), device=device), None),
         }
         tensors: State = {key: tensor for key, (tensor, _) in both.items()}
         axes: dict[str, Any] = {key: axis for key, (_, axis) in both.items()}
-        tensors["kept"] = rows(kept, at)
-        axes["kept"] = {s: dict.fromkeys(t, 0) for s, t in kept.items()}
+        chance = self._chance(job, [int(job.cohort.ids[k]) for k in part])
+        for name, tree in (("kept", rows(kept, at)), ("chance", chance)):
+            tensors[name] = tree
+            axes[name] = {s: dict.fromkeys(t, 0) for s, t in tree.items()}
         tensors["received"] = {s: rows(t, at) if isinstance(t, PerClient) else dict(t) for s, t in job.sent.items()}
         axes["received"] = {s: dict.fromkeys(t, 0 if isinstance(t, PerClient) else None) for s, t in job.sent.items()}
         return Given(tensors, axes)
+
+    def _chance(self, job: Job, ids: Sequence[int]) -> dict[str, Tree]:
+        """What strands draw once for the round, from each client's own stream."""
+        drawn: dict[str, Tree] = {}
+        for strand in self.job.chain.using("draw_once"):
+            purpose = f"once/{strand.name}"
+            each = [strand.draw_once(stream(job.seed, purpose, round=job.round, client=i), self.setup) for i in ids]
+            drawn[strand.name] = {key: self._tensor(np.stack([e[key] for e in each])) for key in each[0]}
+        return drawn
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        tensor = torch.as_tensor(values).to(self.setup.w.device)
+        return tensor.to(self.setup.w.dtype) if tensor.is_floating_point() else tensor
 
     def _look_ahead(
         self, job: Job, given: Given, ids: Sequence[int], plans: Sequence[Plan]
@@ -186,6 +204,10 @@ class Local:
         if self.capacity:
             self.stack.capacity = min(self.chunk, self.capacity)
         return min(self.chunk, clients)
+
+
+def _secret(job: Job) -> int:
+    return int(stream(job.seed, "shared secret", round=job.round).integers(2**62))
 
 
 def _joined(parts: Sequence[Any]) -> Any:

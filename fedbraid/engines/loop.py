@@ -15,12 +15,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedbraid.core.local import LocalJob, State, Tally, autograd
+from fedbraid.core.batch import Batch
+from fedbraid.core.local import Batches, LocalJob, State, Tally, Work
 from fedbraid.core.plan import Plan
-from fedbraid.core.strand import Batch, OverData
 from fedbraid.core.tree import Tree
 from fedbraid.engines.cpu import usable_cores
-from fedbraid.engines.replies import Work
 from fedbraid.engines.samples import Clients
 from fedbraid.models.outputs import Outputs
 
@@ -47,33 +46,31 @@ class Loop:
         """Each client's uploads, kept state and work, in the order given."""
         return self._map(lambda job, k: self._train_one(job, given[k], ids[k], plans[k], cached[k]), len(ids))
 
-    def probe(self, given: Sequence[State], ids: Sequence[int]) -> list[tuple[Tree, Work]]:
+    def probe(self, given: Sequence[State], ids: Sequence[int], plans: Sequence[Plan]) -> list[tuple[Tree, Work]]:
         def one(job: LocalJob, k: int) -> tuple[Tree, Work]:
-            answers = job.probe(given[k], self._over_data(job, ids[k], given[k]))
-            return answers, self._work(job, 0, ids[k])
+            answers = job.probe(given[k], self._batches(ids[k], plans[k]))
+            return answers, self._work(job, ids[k], plans[k], trained=False)
 
         return self._map(one, len(ids))
 
     def _train_one(
         self, job: LocalJob, given: State, client: int, plan: Plan, cached: Mapping[str, Outputs]
     ) -> tuple[Tree, dict[str, Tree], Work]:
-        over_data = self._over_data(job, client, given)
+        batches = self._batches(client, plan)
         own, samples = self.clients.own(client), self.clients.samples
-        state = job.begin(given, over_data)
+        state = job.begin(given, batches)
         draws = {key: torch.as_tensor(value).to(self.device) for key, value in plan.draws.items()}
         draws = {key: v.to(samples.dtype) if v.is_floating_point() else v for key, v in draws.items()}
         positions = torch.as_tensor(plan.positions).to(self.device)
-        samples_seen = 0
         for t, count in enumerate(plan.counts.tolist()):
             if plan.first[t] and t:
-                state = job.new_epoch(state, given, over_data)
+                state = job.new_epoch(state, given, batches)
             at = positions[t, :count]
             batch = self._batch(own[at], {key: value[t] for key, value in draws.items()})
             seen = {name: Outputs(out.logits[at], out.features[at]) for name, out in cached.items()}
-            state = job.step(state, batch, given, seen, autograd)
-            samples_seen += count
-        uploads, kept = job.end(state, given, over_data)
-        return uploads, kept, self._work(job, samples_seen, client, len(plan))
+            state = job.step(state, batch, given, seen)
+        uploads, kept = job.end(state, given, batches)
+        return uploads, kept, self._work(job, client, plan)
 
     def _batch(self, index: Tensor, draws: Tree) -> Batch:
         samples = self.clients.samples
@@ -82,26 +79,20 @@ class Loop:
             x = x.contiguous(memory_format=torch.channels_last)  # what CPU convolutions are fastest with
         return Batch(x, samples.targets(index), torch.ones(len(index), dtype=samples.dtype, device=self.device), draws)
 
-    def _over_data(self, job: LocalJob, client: int, given: State) -> OverData:
-        def over_data(w: Tensor, f: Callable[[Outputs, Batch], Tree]) -> Tree:
-            job.tally.passes += 1
-            total: Tree | None = None
-            for index in torch.split(self.clients.own(client), 512):
-                batch = self._batch(index, {})
-                part = f(job.model.predict(w, given["buffers"], batch.x), batch)
-                total = part if total is None else {key: total[key] + part[key] for key in part}
-            assert total is not None
-            return total
+    def _batches(self, client: int, plan: Plan) -> Batches:
+        own = self.clients.own(client)
+        first = torch.as_tensor(plan.positions[0, : plan.counts[0]]).to(self.device)
+        return lambda whole: (self._batch(index, {}) for index in (torch.split(own, 512) if whole else [own[first]]))
 
-        return over_data
-
-    def _work(self, job: LocalJob, samples: int, client: int, steps: int = 1) -> Work:
+    def _work(self, job: LocalJob, client: int, plan: Plan, trained: bool = True) -> Work:
         """What the tally since the last call amounts to; every step of a round looks equally often at its batch."""
         tally = job.tally
-        gradients, views = tally.gradients // max(steps, 1), tally.views // max(steps, 1)
-        forward = (gradients + views) * samples + tally.passes * int(self.clients.sizes[client])
-        tally.gradients = tally.views = tally.passes = 0
-        return Work(forward, gradients * samples)
+        gradients, views = tally.gradients // len(plan), tally.views // len(plan)
+        work = tally.over(int(self.clients.sizes[client]), int(plan.counts[0]))
+        if trained:
+            work += Work((gradients + views) * plan.samples, gradients * plan.samples)
+        tally.gradients = tally.views = tally.passes = tally.slopes = tally.glances = 0
+        return work
 
     def _map(self, f: Callable[[LocalJob, int], T], clients: int) -> list[T]:
         def one(k: int) -> T:

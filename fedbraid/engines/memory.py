@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from fedbraid.core.local import LocalJob, task_loss
+from fedbraid.core.local import LocalJob
+from fedbraid.core.task import task_loss
 from fedbraid.engines.samples import Clients
 
 SHARE = 0.6

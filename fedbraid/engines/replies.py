@@ -6,19 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbraid.core.local import TRAIN_LOSS
+from fedbraid.core.local import TRAIN_LOSS, Work
 from fedbraid.core.tree import Tree, nbytes
-
-
-@dataclass(frozen=True)
-class Work:
-    """How many samples went forward and backward through the network."""
-
-    forward: int = 0
-    backward: int = 0
-
-    def __add__(self, other: Work) -> Work:
-        return Work(self.forward + other.forward, self.backward + other.backward)
 
 
 @dataclass(frozen=True, eq=False)

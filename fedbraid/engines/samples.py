@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbraid.core.strand import Batch
+from fedbraid.core.batch import Batch
 from fedbraid.data.dataset import Dataset, Partition, Split
 
 
@@ -60,6 +60,16 @@ class Samples:
         return Batch(self.inputs(index), self.targets(index), mask)
 
 
+LABEL_RANGES = 10
+"""A regression's labels are counted in so many ranges, each with about as many samples."""
+
+
+def ranges(labels: np.ndarray) -> np.ndarray:
+    """Which range each label of a regression lies in."""
+    edges = np.quantile(labels, np.arange(1, LABEL_RANGES) / LABEL_RANGES)
+    return np.searchsorted(edges, labels, side="right")
+
+
 @dataclass(frozen=True, eq=False)
 class Clients:
     """Who holds which samples, on the device; client k's are `order[offsets[k] : offsets[k + 1]]`."""
@@ -76,7 +86,7 @@ class Clients:
         if dataset.task == "classification":
             counts = torch.as_tensor(partition.label_counts(dataset.train.y, dataset.classes))
         else:
-            counts = torch.ones(len(partition), 1)
+            counts = torch.as_tensor(partition.label_counts(ranges(dataset.train.y), LABEL_RANGES))
         offsets = np.concatenate([[0], np.cumsum(partition.sizes)])
         return Clients(samples, order, offsets, counts.to(device, dtype))
 

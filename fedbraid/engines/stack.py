@@ -7,8 +7,8 @@ the hooks' Python; on CUDA it is captured in a graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedbraid.core.local import LocalJob, State, functional, keep_unless
+from fedbraid.core.batch import Batch
+from fedbraid.core.local import Batches, LocalJob, State, Work, functional, keep_unless
 from fedbraid.core.plan import Plan
-from fedbraid.core.strand import Batch, OverData
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
 from fedbraid.engines.samples import Clients
@@ -44,12 +44,12 @@ class Stack:
     """Runs the local job for many clients at once."""
 
     def __init__(self, job: LocalJob, clients: Clients, capacity: int | None = None) -> None:
-        self.job, self.clients = job, clients
+        self.job, self.clients = replace(job, differentiate=functional), clients
         self.capacity = capacity  # clients in every stack, where their number is fixed
         self.device = clients.samples.x.device
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
-        self.passed = 0  # samples that hooks passed over since it was last set
+        self.passed = Work()  # samples that hooks passed over since it was last set
         self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
 
@@ -60,39 +60,39 @@ class Stack:
     ) -> tuple[Tree, dict[str, Tree]]:
         """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
         schedule = make_schedule(plans, align_epochs=self.align)
-        own = self._own(ids)
-        sizes = self.clients.sizes[list(ids)]
-        state: State = self._passing(sizes.sum(), vmap(self._begin, (given.axes, 0)), given.tensors, own)
+        own = self._own(ids, plans)
+        state: State = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
         state = grow(state, lambda t: t.contiguous())
         plan = self._on_device(schedule, ids)
         if self.device.type == "cuda":
             state = self._train_captured(state, given, plan, schedule, own, cached)
         else:
             state = self._train_traced(state, given, plan, schedule, own, cached)
-        uploads, kept = self._passing(sizes.sum(), vmap(self._end, (0, given.axes, 0)), state, given.tensors, own)
+        uploads, kept = self._passing(own, vmap(self._end, (0, given.axes, 0)), state, given.tensors, own)
         return uploads, kept
 
-    def probe(self, given: Given, ids: Sequence[int]) -> Tree:
-        total = self.clients.sizes[list(ids)].sum()
-        answers: Tree = self._passing(total, vmap(self._probe, (given.axes, 0)), given.tensors, self._own(ids))
+    def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
+        own = self._own(ids, plans)
+        answers: Tree = self._passing(own, vmap(self._probe, (given.axes, 0)), given.tensors, own)
         return answers
 
-    def _passing(self, samples: int, f: Callable[..., Any], *args: Any) -> Any:
-        """`f(*args)`, counting the samples of its passes over the clients' data."""
-        before = self.job.tally.passes
+    def _passing(self, own: Tree, f: Callable[..., Any], *args: Any) -> Any:
+        """`f(*args)`, counting the samples of its passes over the data of the clients in `own`."""
+        tally = self.job.tally
+        tally.passes = tally.slopes = tally.glances = 0
         result = f(*args)
-        self.passed += (self.job.tally.passes - before) * int(samples)
-        self.job.tally.passes = before
+        if tally.passes or tally.slopes or tally.glances:
+            self.passed += tally.over(int(own["sizes"].sum()), int(own["first_count"].sum()))
         return result
 
     def _probe(self, given: State, own: Tree) -> Tree:
-        return self.job.probe(given, self._over_data(own, given))
+        return self.job.probe(given, self._batches(own))
 
     def _begin(self, given: State, own: Tree) -> State:
-        return self.job.begin(given, self._over_data(own, given))
+        return self.job.begin(given, self._batches(own))
 
     def _end(self, state: State, given: State, own: Tree) -> tuple[Tree, dict[str, Tree]]:
-        return self.job.end(state, given, self._over_data(own, given))
+        return self.job.end(state, given, self._batches(own))
 
     # --- the local step for K clients
 
@@ -104,7 +104,7 @@ class Stack:
 
         def one(state: State, given: State, x: Tensor, y: Tensor, mask: Tensor, draws: Tree, seen: State) -> State:
             outputs = {name: Outputs(out["logits"], out["features"]) for name, out in seen.items()}
-            new = self.job.step(state, Batch(x, y, mask, draws), given, outputs, functional)
+            new = self.job.step(state, Batch(x, y, mask, draws), given, outputs)
             return keep_unless(mask.any(), new, state) if guarded else new
 
         gathered = grow(seen, lambda table: table[row["rows"]])
@@ -169,11 +169,11 @@ class Stack:
             return state
 
         def one(state: State, given: State, own: Tree, count: Tensor) -> State:
-            return keep_unless(count > 0, self.job.new_epoch(state, given, self._over_data(own, given)), state)
+            return keep_unless(count > 0, self.job.new_epoch(state, given, self._batches(own)), state)
 
-        beginning = own["sizes"][:size][row["counts"] > 0].sum()
-        every = vmap(one, (0, given.axes, 0, 0))
-        fresh: State = self._passing(int(beginning), every, state, now, rows(own, slice(size)), row["counts"])
+        here = rows(own, slice(size))
+        beginning = rows(here, row["counts"] > 0)
+        fresh: State = self._passing(beginning, vmap(one, (0, given.axes, 0, 0)), state, now, here, row["counts"])
         return fresh
 
     def _train_captured(
@@ -227,41 +227,41 @@ class Stack:
         plan["draws"] = {key: _tensor(v, samples.dtype, self.device) for key, v in schedule.draws.items()}
         return plan
 
-    def _own(self, ids: Sequence[int]) -> Tree:
-        """Each client's samples in batches [K, batches, B], where a hook may want to pass over them."""
+    def _own(self, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
+        """Each client's samples in batches [K, batches, B], and its first batch, where a hook may want to see them."""
         if not any(self.job.chain.using(hook) for hook in ("begin", "end", "probe")):
             return {"sizes": torch.zeros(len(ids), dtype=torch.int64, device=self.device)}
-        sizes = self.clients.sizes[list(ids)]
+        sizes, starts = self.clients.sizes[list(ids)], self.clients.offsets[list(ids)]
         longest = int(sizes.max())
         width = min(longest, 512)
         batches = -(-longest // width)
-        positions = (
-            np.minimum(np.arange(batches * width), sizes[:, None] - 1) + self.clients.offsets[list(ids)][:, None]
-        )
-        counts = np.clip(sizes[:, None] - width * np.arange(batches), 0, width)
-        index = self.clients.order[torch.as_tensor(positions).to(self.device)]
-        return {
-            "index": index.reshape(len(ids), batches, width),
-            "counts": torch.as_tensor(counts).to(self.device),
-            "sizes": torch.as_tensor(sizes).to(self.device),
+        positions = np.minimum(np.arange(batches * width), sizes[:, None] - 1)
+        firsts = np.stack([plan.positions[0] for plan in plans])
+        own = {
+            "index": (positions + starts[:, None]).reshape(len(ids), batches, width),
+            "counts": np.clip(sizes[:, None] - width * np.arange(batches), 0, width),
+            "sizes": sizes,
+            "first": firsts + starts[:, None],
+            "first_count": np.array([plan.counts[0] for plan in plans]),
         }
+        tensors = {key: torch.as_tensor(value).to(self.device) for key, value in own.items()}
+        return tensors | {key: self.clients.order[tensors[key]] for key in ("index", "first")}
 
-    def _over_data(self, own: Tree, given: State) -> OverData:
-        """One client's pass over its data, batch by batch; padding has mask 0."""
+    def _batches(self, own: Tree) -> Batches:
+        """One client's data, batch by batch; padding has mask 0."""
 
-        def over_data(w: Tensor, f: Callable[[Outputs, Batch], Tree]) -> Tree:
-            self.job.tally.passes += 1
-            samples, index, counts = self.clients.samples, own["index"], own["counts"]
-            at = torch.arange(index.shape[1], device=self.device)
-            total: Tree | None = None
-            for i in range(index.shape[0]):
-                batch = samples.batch(index[i], (at < counts[i]).to(samples.dtype))
-                part = f(self.job.model.predict(w, given["buffers"], batch.x), batch)
-                total = part if total is None else {key: total[key] + part[key] for key in part}
-            assert total is not None
-            return total
+        def batch(index: Tensor, count: Tensor) -> Batch:
+            mask = torch.arange(len(index), device=self.device) < count
+            return self.clients.samples.batch(index, mask.to(self.clients.samples.dtype))
 
-        return over_data
+        def batches(whole: bool) -> Iterator[Batch]:
+            if not whole:
+                yield batch(own["first"], own["first_count"])
+                return
+            for i in range(own["index"].shape[0]):
+                yield batch(own["index"][i], own["counts"][i])
+
+        return batches
 
 
 def _tables(cached: Mapping[str, Outputs] | None) -> State:

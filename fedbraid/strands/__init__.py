@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from fedbraid.core.strand import Strand
+from fedbraid.strands.acd import Acd
+from fedbraid.strands.asd import Asd
 from fedbraid.strands.avgm import AvgM
+from fedbraid.strands.creff import Creff
+from fedbraid.strands.decorr import Decorr
 from fedbraid.strands.disco import Disco
+from fedbraid.strands.drift import Drift
+from fedbraid.strands.lc import Lc
+from fedbraid.strands.mixup import Mixup
+from fedbraid.strands.moon import Moon
+from fedbraid.strands.nh import Nh
+from fedbraid.strands.nova import Nova
+from fedbraid.strands.ntd import Ntd
+from fedbraid.strands.opt import Opt
 from fedbraid.strands.prox import Prox
+from fedbraid.strands.qfair import QFair
+from fedbraid.strands.rfedavg import RFedAvg, RFedAvgPlus
+from fedbraid.strands.rod import Rod
+from fedbraid.strands.sam import Sam
 from fedbraid.strands.scaffold import Scaffold
 from fedbraid.strands.skip import Skip
 from fedbraid.strands.weights import Sizes, Uniform
@@ -15,20 +31,54 @@ STRANDS: tuple[type[Strand], ...] = (
     Uniform,
     Sizes,
     Disco,
+    Nova,
+    QFair,
     # local gradients
     Prox,
     Scaffold,
-    # the server's step
+    Drift,
+    Sam,
+    # local losses
+    Asd,
+    Ntd,
+    Moon,
+    RFedAvg,
+    RFedAvgPlus,
+    Decorr,
+    Lc,
+    Rod,
+    Acd,
+    # local data
+    Mixup,
+    # the server's step, the head
     AvgM,
+    Opt,
+    Nh,
+    Creff,
     # who gets which model
     Skip,
 )
 
 METHODS: dict[str, str] = {
     "fedavg": "",
-    "fedprox": "prox",
-    "fedavgm": "avgm",
     "feddisco": "disco",
     "fedskip": "skip",
+    "fedprox": "prox",
+    "fedavgm": "avgm",
+    "fedadam": "opt(kind=adam)",
+    "fedyogi": "opt(kind=yogi)",
+    "fedadagrad": "opt(kind=adagrad, beta1=0.0)",
+    "feddyn": "drift",
+    "feddc": "scaffold+drift",
+    "fednova": "nova",
+    "qfedavg": "qfair",
+    "fedntd": "ntd",
+    "fedsam": "sam",
+    "fedasam": "sam(adaptive=True, rho=0.7)",
+    "fedspeed": "sam+drift(alpha=0.1)",
+    "fedrod": "rod",
+    "fedlc": "lc",
+    "feddecorr": "decorr",
+    "fednh": "nh",
 }
 """Papers' names for chains; a strand's own name is a method too."""

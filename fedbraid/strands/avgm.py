@@ -22,6 +22,10 @@ class AvgM(Strand):
     nesterov: bool = False
     dampened: bool = False
 
+    @property
+    def claims(self) -> tuple[str, ...]:
+        return ("are the server's optimiser",)
+
     def init_server(self, setup: Setup) -> Tree:
         return {"v": torch.zeros_like(setup.w)}
 

@@ -1,37 +1,92 @@
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedbraid.core.strand import Round, Strand
+from fedbraid.core.strand import Client, Round, Setup, Strand
+from fedbraid.core.tree import Tree
+from fedbraid.errors import UserError
+from fedbraid.strands.masked_sum import masked, unmasked_sum
 
 
 @dataclass(frozen=True)
 class Disco(Strand):
     """Aggregation weights from data size and label discrepancy.
 
-    p_k ∝ ReLU(n_k − a d_k + b), where n_k is the client's share of the cohort's data and d_k = KL(D_k ‖ uniform),
-    scaled to sum to 1 over the cohort as the authors' code does (the paper's text leaves the scaling out). The
-    weights are computed anew over each round's participants, and fall back to n_k when all of them vanish.
-    a = b = 0 is FedAvg.
+    p_k ∝ ReLU(n_k − a d_k + b), where n_k is the client's share of the cohort's data and d_k the discrepancy of its
+    label distribution from a target: KL (natural logarithm), L1, L2 or cosine. The client computes d_k and sends it;
+    the server scales d to sum to 1 over the round's participants, as the authors' code does (the paper's text leaves
+    this out; `normalise=False`). The weights fall back to n_k when all of them vanish. a = b = 0 is FedAvg.
+
+    The target is uniform, given as numbers, or the cohort's own distribution (`target="global"`), which the server
+    learns as a sum of masked counts, never from a single client (appendix A.3). For a regression, labels are counted
+    in ranges.
     """
 
     title = "FedDisco (Ye et al., 2023)"
     neutral = {"a": 0.0, "b": 0.0}
-    needs = frozenset({"labels"})
 
     a: float = 0.5
     b: float = 0.1
+    metric: Literal["kl", "l1", "l2", "cosine"] = "kl"
+    normalise: bool = True
+    target: Literal["uniform", "global"] | tuple[float, ...] = "uniform"
 
-    def weights(self, n: Tensor, r: Round) -> Tensor:
+    def __post_init__(self) -> None:
+        if isinstance(self.target, tuple) and (min(self.target) < 0 or abs(sum(self.target) - 1) > 1e-6):
+            raise UserError(f"disco's target must be shares that sum to 1, not {self.target}")
+
+    def init_server(self, setup: Setup) -> Tree:
+        if isinstance(self.target, tuple) and len(self.target) != setup.label_bins:
+            raise UserError(f"disco's target has {len(self.target)} shares, but there are {setup.label_bins} classes")
+        return {}
+
+    # the target, where it is the cohort's own distribution
+
+    def asks(self, r: Round) -> bool:
+        return self.target == "global"
+
+    def send(self, r: Round) -> Tree:
+        return {"cohort": torch.as_tensor(r.cohort.ids, device=r.w.device)} if self.target == "global" else {}
+
+    def probe(self, c: Client) -> Tree:
+        if self.target != "global":
+            return {}
+        return {"masked": masked(c.label_counts, c.id, c.received["cohort"], c.secret)}
+
+    def probed(self, r: Round) -> Tree:
+        if self.target != "global":
+            return {}
+        counts = unmasked_sum(r.each("masked"), r.w)
+        return {"target": counts / counts.sum()}
+
+    # the weights
+
+    def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        shares = c.label_counts / c.label_counts.sum()
+        target = c.received.get("target", torch.full_like(shares, 1 / len(shares)))
+        if isinstance(self.target, tuple):
+            target = torch.tensor(self.target, dtype=shares.dtype, device=shares.device)
+        return {"d": discrepancy(self.metric, shares, target)}, c.kept
+
+    def weigh(self, n: Tensor, r: Round) -> Tensor:
         if not self.a and not self.b:
             return n  # FedAvg to the bit: n sums to 1 only up to rounding
-        d = kl_to_uniform(r.cohort.label_shares)  # section 5.1
-        d = d / d.sum().clamp(min=1e-12)
+        d = r.each("d")
+        if self.normalise and d.sum() > 0:
+            d = d / d.sum()
         p = (n - self.a * d + self.b).relu()  # eq. 3
-        return p / p.sum() if p.sum() > 0 else n
+        return p / p.sum() if 0 < p.sum() < math.inf else n
 
 
-def kl_to_uniform(shares: Tensor) -> Tensor:
-    """KL(D ‖ uniform) in nats of each row, with 0 log 0 = 0."""
-    return torch.xlogy(shares, shares * shares.shape[1]).sum(1)
+def discrepancy(metric: str, shares: Tensor, target: Tensor) -> Tensor:
+    """e(D, T) of section 5.1; KL has 0 log 0 = 0, and is infinite where the target has no class that D has."""
+    if metric == "kl":
+        return (torch.xlogy(shares, shares) - torch.xlogy(shares, target)).sum()
+    if metric == "l1":
+        return (shares - target).abs().sum()
+    if metric == "l2":
+        return (shares - target).square().sum().sqrt()
+    return 1 - (shares * target).sum() / (shares.square().sum() * target.square().sum()).sqrt()

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,15 +10,21 @@ from fedbraid.core.tree import Tree
 
 @dataclass(frozen=True)
 class Scaffold(Strand):
-    """Control variates: correct each local gradient by c − c_k (Algorithm 1, option II).
+    """Control variates: correct each local gradient by c − c_k (Algorithm 1).
 
-    The paper averages uniformly. The new c_k divides by how far the local steps really reach (`reach`): their number
-    K for plain SGD, FedNova's ‖a‖₁ under momentum, without which momentum makes SCAFFOLD diverge. The learning rate
-    is the one used in the round, decayed.
+    The new c_k is the gradient at the received model over the client's data (option 1), or what local training moved
+    over how far its steps reach (option 2): their number K for plain SGD, FedNova's ‖a‖₁ under momentum, without which
+    momentum makes SCAFFOLD diverge. The learning rate is the one used in the round, decayed. The paper averages
+    uniformly. `strength` scales the correction; 0 is FedAvg.
     """
 
     title = "SCAFFOLD (Karimireddy et al., 2020)"
     averages = "uniform"
+    neutral = {"strength": 0.0}
+
+    option: Literal[1, 2] = 2
+    server_lr: float = 1.0
+    strength: float = 1.0
 
     def init_server(self, setup: Setup) -> Tree:
         return {"c": torch.zeros_like(setup.w)}
@@ -29,11 +36,17 @@ class Scaffold(Strand):
         return {"c": r.kept["c"]}
 
     def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
-        return next(w) - c.kept["c"] + c.received["c"]  # eq. 3
+        return next(w) + self.strength * (c.received["c"] - c.kept["c"])  # eq. 3
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        new = c.kept["c"] - c.received["c"] + (c.start - w) / (c.optimizer.reach(c.steps) * c.lr)  # eq. 4, option II
-        return {"change": new - c.kept["c"]}, {"c": new}
+        if self.option == 1:
+            new = c.slope(c.start)
+        else:
+            new = c.kept["c"] - c.received["c"] + (c.start - w) / (c.optimizer.reach(c.steps) * c.lr)
+        return {"change": new - c.kept["c"]}, {"c": new}  # eq. 4
 
     def absorb(self, r: Round) -> Tree:
         return {"c": r.kept["c"] + r.sum("change") / r.setup.population}  # eq. 5
+
+    def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
+        return self.server_lr * delta, r.kept

@@ -19,7 +19,6 @@ class Skip(Strand):
     title = "FedSkip (Fan et al., 2022)"
     neutral = {"every": 1}
     needs = frozenset({"fixed cohort", "each model"})
-    sends_models = True
 
     every: int = 3
     final_aggregate: bool = True
@@ -27,6 +26,10 @@ class Skip(Strand):
     def __post_init__(self) -> None:
         if self.every < 1:
             raise UserError(f"skip averages every {self.every} rounds; every must be 1 or more")
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        return ("choose the model that is sent",)
 
     def send(self, r: Round) -> Tree | PerClient:
         if not r.kept:  # averaged last round: everybody starts from the global model

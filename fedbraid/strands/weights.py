@@ -12,7 +12,7 @@ class Uniform(Strand):
 
     title = "Uniform averaging"
 
-    def weights(self, n: Tensor, r: Round) -> Tensor:
+    def weigh(self, n: Tensor, r: Round) -> Tensor:
         return torch.full_like(n, 1 / len(n))
 
 
@@ -23,5 +23,5 @@ class Sizes(Strand):
     title = "Averaging by data size (McMahan et al., 2017)"
     neutral = {}
 
-    def weights(self, n: Tensor, r: Round) -> Tensor:
+    def weigh(self, n: Tensor, r: Round) -> Tensor:
         return n

@@ -1,0 +1,101 @@
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbraid.core.batch import Batch
+from fedbraid.core.strand import Client, Round, Strand
+from fedbraid.core.tree import Tree
+from fedbraid.strands.distil import NEVER
+from fedbraid.strands.lc import ADJUSTS
+from fedbraid.strands.mixup import MIXES, draw_mixes, mixed
+
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Acd(Strand):
+    """Train local models to do well on everybody's distribution, and weigh them by how well they do.
+
+    Local loss L1 + λ L2: L1 flattens the probability of wrong classes (eq. 7), L2 shifts logits by log(P_yk / P_ky),
+    where P_ij is the mean probability of class j on the client's samples of class i (eq. 8). P is estimated with a
+    pass over the local data at the start of every local epoch. Weights V_m = sigmoid(1 / KL(P ‖ Q)), P from the trained
+    local model, Q nearly the identity (eq. 10–11). With Mixup both losses are taken for both labels and interpolated.
+
+    The paper leaves open, and the fields set: the ratio for a class that the client lacks (`missing`); whether the KL
+    of eq. 10 is a mean over the client's classes, which is what its Table 9 shows, or a sum (`kl`); Mixup's α.
+    """
+
+    name = "fedacd"
+    title = "FedACD (arXiv 2505.10125, 2025)"
+    needs = frozenset({"labels"})
+    every_epoch = True
+
+    lam: float = 1.0
+    tau: float = 1 - 1e-5
+    mixup: float = 1.0  # 0 = without Mixup
+    kl: Literal["mean_present", "sum"] = "mean_present"
+    missing: float = 1e-8
+    score: bool = True  # False = uniform weights
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        return (ADJUSTS, MIXES) if self.mixup else (ADJUSTS,)
+
+    def draw(self, rng: np.random.Generator, counts: np.ndarray, width: int) -> dict[str, np.ndarray]:
+        return draw_mixes(self.mixup, rng, counts, width) if self.mixup else {}
+
+    def batch(self, batch: Batch, c: Client) -> Batch:
+        return mixed(batch, self.name) if self.mixup else batch
+
+    def begin(self, w: Tensor, c: Client) -> Tree:
+        P, has = class_matrix(w, c), c.label_counts > 0
+        ratio = torch.where(has[None, :], P.log() - P.T.log(), math.log(self.missing))
+        return {"shift": torch.where(_same(P), 0.0, ratio)}  # log Δ, 0 on the diagonal
+
+    def task(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
+        losses = flatness(logits) + self.lam * shifted(logits, c.memory["shift"])  # [B, C]: for every label, eq. 9
+        return batch.mean((batch.y * losses).sum(-1))
+
+    def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        P, has = class_matrix(w, c), (c.label_counts > 0).to(w.dtype)
+        off = (1 - self.tau) / (len(P) - 1)
+        rows = (P * (P.log() - torch.where(_same(P), math.log(self.tau), math.log(off)))).sum(-1) * has
+        kl = rows.sum() / (has.sum() if self.kl == "mean_present" else 1)
+        return {"score": torch.sigmoid(1 / kl.clamp(min=TINY))}, c.kept  # eq. 10
+
+    def weigh(self, n: Tensor, r: Round) -> Tensor:
+        v = r.each("score") if self.score else r.ones
+        return v / v.sum()  # eq. 11
+
+
+def class_matrix(w: Tensor, c: Client) -> Tensor:
+    """[C, C] P_ij: the mean probability of class j over the client's samples of class i."""
+    sums = c.over_data(w, lambda out, b: {"p": (b.y * b.mask[:, None]).T @ out.logits.softmax(-1)})
+    return (sums["p"] / c.label_counts.clamp(min=1)[:, None]).clamp(min=TINY)
+
+
+def flatness(logits: Tensor) -> Tensor:
+    """[B, C] KL(p ‖ q) for every label y, q keeping p_y and spreading the rest evenly (eq. 7).
+
+    As (1 − p_y) (log(C − 1) − H(p without y)), with log(1 − p_y) from the other logits: exact for sure predictions.
+    """
+    classes = logits.shape[-1]
+    z = logits.log_softmax(-1)
+    others = torch.where(_same(torch.empty(classes, classes, device=z.device)), NEVER, z[:, None, :])  # [B, y, k]
+    rest = others.logsumexp(-1, keepdim=True)  # log(1 − p_y)
+    log_p = others - rest
+    entropy = -(log_p.exp() * log_p.clamp(min=NEVER)).sum(-1)
+    return rest.squeeze(-1).exp() * (math.log(classes - 1) - entropy)
+
+
+def shifted(logits: Tensor, shift: Tensor) -> Tensor:
+    """[B, C] log(1 + Σ_{k≠y} exp(z_k − z_y + shift_yk)) for every label y (eq. 8)."""
+    return (logits[:, None, :] + shift).logsumexp(-1) - logits
+
+
+def _same(square: Tensor) -> Tensor:
+    return torch.eye(len(square), device=square.device) > 0

@@ -1,0 +1,53 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.strand import Client, Gradient, Round, Setup, Strand
+from fedbraid.core.tree import Tree
+from fedbraid.errors import UserError
+
+
+@dataclass(frozen=True)
+class Drift(Strand):
+    """A dual variable for each client: FedDyn by itself, FedSpeed with `sam`, FedDC with `scaffold`.
+
+    With h_k the sum of what local training has moved, in the units of the model (FedDyn's −∇L_k / α): the gradient is
+    g + α (w − θ + h_k), afterwards h_k ← h_k + w_k − θ, and the server adds the mean of all clients' h to the mean of
+    the models. Clients start from that shifted model θ; the mean itself is evaluated and handed out.
+
+    Averaged uniformly it reaches the uniform optimum. `by_size` divides α by the client's relative size, as the
+    authors' code does: then the fixed point is the optimum weighted by data.
+    """
+
+    title = "FedDyn (Acar et al., 2021)"
+    averages = "uniform"
+
+    alpha: float = 0.01
+    by_size: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise UserError(f"drift's alpha must be above 0, not {self.alpha}; leave drift out to train without it")
+
+    def init_server(self, setup: Setup) -> Tree:
+        return {"h": torch.zeros_like(setup.w), "added": torch.zeros_like(setup.w)}
+
+    def init_client(self, setup: Setup) -> Tree:
+        return {"h": torch.zeros_like(setup.w)}
+
+    def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
+        alpha = self.alpha / c.relative_size if self.by_size else self.alpha
+        return next(w) + alpha * (w - c.start + c.kept["h"])
+
+    def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        return {}, {"h": c.kept["h"] + w - c.start}
+
+    def absorb(self, r: Round) -> Tree:
+        return {"h": r.kept["h"] + r.moved / r.setup.population, "added": r.kept["added"]}
+
+    def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
+        return delta + r.kept["h"], {"h": r.kept["h"], "added": r.kept["h"]}
+
+    def deploy(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
+        return w - kept["added"]  # the mean of the clients' models, not the model they start from

@@ -1,0 +1,35 @@
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedbraid.core.batch import Batch
+from fedbraid.core.strand import Client, Strand, View
+from fedbraid.models.outputs import Outputs
+from fedbraid.strands.distil import divergence, without_true_class
+
+
+@dataclass(frozen=True)
+class Ntd(Strand):
+    """Not-true distillation: keep the received model's view of the classes a sample does not have.
+
+    L_k + β τ² mean_i KL(q̃_g ‖ q̃_k), q̃ = softmax over the classes other than y_i at temperature τ. β = 0 is FedAvg.
+    Beside ASD, ASD's weights and strength take the place of the mean and β (ASD's eq. 17–19).
+    """
+
+    title = "FedNTD (Lee et al., 2022)"
+    neutral = {"beta": 0.0}
+    needs = frozenset({"labels"})
+
+    beta: float = 1.0
+    temperature: float = 1.0
+
+    def among(self, others: tuple[Strand, ...]) -> Strand | None:
+        return None if any(o.name == "asd" for o in others) else self
+
+    def views(self, c: Client) -> dict[str, View]:
+        return {"received": (c.start, c.buffers)}
+
+    def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
+        both = (c.views["received"].logits, out.logits)
+        teacher, student = (without_true_class(z, batch.y) / self.temperature for z in both)
+        return self.beta * self.temperature**2 * batch.mean(divergence(teacher, student))

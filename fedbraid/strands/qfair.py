@@ -1,0 +1,35 @@
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedbraid.core.strand import Client, Round, Strand
+from fedbraid.core.task import sample_losses
+from fedbraid.core.tree import Tree
+
+
+@dataclass(frozen=True)
+class QFair(Strand):
+    """Fairness: clients with a larger loss count more.
+
+    With L = 1 / η, F_k the loss of the received model on the client's data and Δw_k = L (x − w_k):
+    x ← x − Σ F_k^q Δw_k / Σ (q F_k^{q−1} ‖Δw_k‖² + L F_k^q), sums over the cohort. q = 0 is the plain mean. Where
+    another strand sets weights p_k, each term of the first sum counts K p_k times.
+    """
+
+    title = "q-FedAvg (Li et al., 2020)"
+    averages = "uniform"
+    neutral = {"q": 0.0}
+
+    q: float = 1.0
+
+    def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        total = c.over_data(c.start, lambda out, b: {"f": (sample_losses(c.task, out.logits, b) * b.mask).sum()})
+        return {"loss": total["f"] / c.size, "square": (c.start - w).square().sum()}, c.kept
+
+    def reweigh(self, weights: Tensor, r: Round) -> Tensor:
+        if not self.q:
+            return weights
+        lipschitz, f = 1 / r.lr, r.each("loss") + 1e-10
+        square = lipschitz**2 * r.each("square")
+        h = self.q * f ** (self.q - 1) * square + lipschitz * f**self.q
+        return len(weights) * weights * lipschitz * f**self.q / h.sum()

@@ -1,0 +1,136 @@
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbraid.core.batch import Batch
+from fedbraid.core.strand import Client, Round, Setup, Strand
+from fedbraid.core.tree import PerClient, Tree
+from fedbraid.models.outputs import Outputs
+
+PULLS = "pull clients' feature means together"
+
+
+@dataclass(frozen=True)
+class RFedAvg(Strand):
+    """Pull clients' feature means together (MMD); everybody receives everybody else's mean.
+
+    L_k + λ 1/(N−1) Σ_{j≠k} ‖m − δ_j‖² with m the batch's mean feature (eq. 5). δ_j is the mean over client j's whole
+    training set under its own trained model; a client that never took part gives δ under the initial model.
+
+    `delta="batch"` takes δ from one mini-batch, and `include_self` counts δ_k too, as the authors' code does.
+    `noise` σ adds N(0, (σ C)² I) / n to δ, features clipped to norm C = `clip` (section VI-B8).
+    """
+
+    title = "rFedAvg (Li et al., 2023)"
+    neutral = {"lam": 0.0}
+
+    lam: float = 1e-4
+    delta: Literal["full", "batch"] = "full"
+    include_self: bool = False
+    noise: float = 0.0
+    clip: float = 1.0
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        return (PULLS,)
+
+    def init_server(self, setup: Setup) -> Tree:
+        n = setup.population
+        return {"map": setup.w.new_zeros(n, setup.width), "known": setup.w.new_zeros(n)}
+
+    def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
+        return {"noise": rng.normal(size=setup.width)} if self.noise else {}
+
+    def asks(self, r: Round) -> bool:
+        return bool((r.kept["known"][r.cohort.ids] == 0).any())
+
+    def probe(self, c: Client) -> Tree:
+        return {"map": feature_mean(self, c.initial, c)}
+
+    def probed(self, r: Round) -> PerClient:
+        known = r.kept["known"][r.cohort.ids][:, None] > 0
+        return self._others(torch.where(known, r.kept["map"][r.cohort.ids], r.each("map")))
+
+    def send(self, r: Round) -> PerClient:
+        return self._others(r.kept["map"][r.cohort.ids])
+
+    def _others(self, maps: Tensor) -> PerClient:
+        """[C, C − 1, d] for each client the means of the others."""
+        clients = len(maps)
+        if self.include_self:
+            return PerClient(others=maps.expand(clients, -1, -1))
+        rows = [[j for j in range(clients) if j != k] for k in range(clients)]
+        return PerClient(others=maps[torch.tensor(rows, dtype=torch.int64, device=maps.device)])
+
+    def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
+        others = c.received["others"]
+        apart = (batch.mean(out.features) - others).square().sum()
+        return self.lam * apart / max(1, len(others))
+
+    def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        return {"map": feature_mean(self, w, c)}, c.kept
+
+    def absorb(self, r: Round) -> Tree:
+        at = torch.as_tensor(r.cohort.ids, device=r.w.device)
+        known = r.kept["known"].index_fill(0, at, 1.0)
+        return {"map": r.kept["map"].index_copy(0, at, r.each("map")), "known": known}
+
+
+@dataclass(frozen=True)
+class RFedAvgPlus(Strand):
+    """Pull clients' feature means together (MMD) with a second communication; a client receives one mean.
+
+    L_k + λ ‖m − δ̄₋ₖ‖²: before training every client of the round sends δ_k, the mean feature of its data under the
+    received model, and gets back the mean of the others' (Algorithm 2; the gradient is that of eq. 5). Options as in
+    `rfedavg`.
+    """
+
+    name = "rfedavg_plus"
+    title = "rFedAvg+ (Li et al., 2023)"
+    neutral = {"lam": 0.0}
+
+    lam: float = 1e-4
+    delta: Literal["full", "batch"] = "full"
+    include_self: bool = False
+    noise: float = 0.0
+    clip: float = 1.0
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        return (PULLS,)
+
+    def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
+        return {"noise": rng.normal(size=setup.width)} if self.noise else {}
+
+    def probe(self, c: Client) -> Tree:
+        return {"map": feature_mean(self, c.start, c)}
+
+    def probed(self, r: Round) -> Tree | PerClient:
+        maps = r.each("map")
+        if self.include_self:
+            return {"target": maps.mean(0)}
+        return PerClient(target=(maps.sum(0) - maps) / (len(maps) - 1)) if len(maps) > 1 else {}
+
+    def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
+        if "target" not in c.received:  # alone in the round: there is nobody to be near to
+            return out.features.new_zeros(())
+        return self.lam * (batch.mean(out.features) - c.received["target"]).square().sum()
+
+
+def feature_mean(strand: RFedAvg | RFedAvgPlus, w: Tensor, c: Client) -> Tensor:
+    """δ: the mean feature of a client's data under `w`, clipped and noised if asked."""
+
+    def add(out: Outputs, batch: Batch) -> Tree:
+        f = out.features
+        if strand.noise:
+            f = f * (strand.clip / f.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)).clamp(max=1.0)
+        return {"f": (f * batch.mask[:, None]).sum(0), "n": batch.mask.sum()}
+
+    total = c.over_data(w, add, whole=strand.delta == "full")
+    mean = total["f"] / total["n"]
+    if strand.noise:
+        mean = mean + strand.noise * strand.clip / total["n"] * c.chance["noise"]
+    return mean

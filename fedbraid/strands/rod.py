@@ -1,0 +1,60 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.batch import Batch
+from fedbraid.core.strand import Client, Setup, Strand
+from fedbraid.core.tree import Tree
+from fedbraid.models.outputs import Outputs
+from fedbraid.strands.distil import NEVER
+from fedbraid.strands.lc import ADJUSTS
+
+
+@dataclass(frozen=True)
+class Rod(Strand):
+    """A generic head trained with balanced softmax, and a personal head on top of it that never leaves the client.
+
+    Generic: cross-entropy of z_c + γ log n_c. A class that the client lacks leaves its softmax; `missing` > 0 counts it
+    as so many samples instead. Personal: an extra linear head on the features, trained by plain SGD on the ordinary
+    cross-entropy of generic plus personal logits, both taken as they are, so that it does not touch the shared model.
+    γ = 0 with `missing` > 0 trains the shared model as FedAvg does.
+    """
+
+    title = "FedROD (Chen & Chao, 2022)"
+    neutral = {"gamma": 0.0, "missing": 1.0}
+    needs = frozenset({"labels"})
+
+    gamma: float = 1.0
+    missing: float = 0.0
+    personal: bool = True
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        return (ADJUSTS,)
+
+    def init_client(self, setup: Setup) -> Tree:
+        if not self.personal:
+            return {}
+        return {"weight": setup.w.new_zeros(setup.classes, setup.width), "bias": setup.w.new_zeros(setup.classes)}
+
+    def begin(self, w: Tensor, c: Client) -> Tree:
+        return c.kept
+
+    def logits(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
+        n = c.label_counts.clamp(min=self.missing or 1.0)
+        balanced = logits + self.gamma * n.log()
+        return balanced if self.missing else torch.where(c.label_counts > 0, balanced, NEVER)
+
+    def step(self, w: Tensor, out: Outputs, batch: Batch, c: Client) -> Tree:
+        if not self.personal:
+            return c.memory
+        mine = out.logits + out.features @ c.memory["weight"].T + c.memory["bias"]
+        slope = (mine.softmax(-1) - batch.y) * (batch.mask / batch.mask.sum().clamp(min=1))[:, None]
+        return {
+            "weight": c.memory["weight"] - c.lr * slope.T @ out.features,
+            "bias": c.memory["bias"] - c.lr * slope.sum(0),
+        }
+
+    def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        return {}, c.memory
