@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import reduce
 from operator import add
 from os import PathLike
@@ -15,20 +16,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbraid import methods
-from fedbraid.config import Config, from_dict, to_dict, to_toml
+from fedbraid import data, methods, models
+from fedbraid.config import Config, Named, from_dict, to_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.errors import UserError
-from fedbraid.experiment import Given, build
+from fedbraid.experiment import Experiment, Given, build, check_needs
+from fedbraid.registry import Entry
 from fedbraid.report.html import write_comparison
 from fedbraid.report.records import RunRecord
 from fedbraid.report.summarise import by_method, summarise
 from fedbraid.runs import RunDirectory
 from fedbraid.version import __version__
 
-Method = str | Strand | Chain
+Method = str | Strand | type[Strand] | Chain
 OnRound = Callable[[dict[str, Any], Config], None]
 
 
@@ -90,7 +92,7 @@ def run(
     config: Config | None = None,
     out: str | PathLike[str] | None = None,
     resume: bool = False,
-    strands: Sequence[type[Strand]] = (),
+    own: Sequence[type[Strand]] = (),
     data_dir: str | PathLike[str] | None = None,
     on_round: OnRound | None = None,
     **settings: Any,
@@ -99,7 +101,8 @@ def run(
 
     `method` is written as on the command line ("fedprox+disco"), a strand or a chain. Settings are the configuration's
     keys: `rounds=20, local={"epochs": 2}, model="logistic"`; `data`, `partition` and `model` also take a Dataset, a
-    Partition and a torch module. With `out` the run is recorded there and can be resumed.
+    Partition and a torch module. `own` are strand classes of yours that `method` names. With `out` the run is recorded
+    there and can be resumed.
 
     >>> run("fedavg", rounds=1).summary["rounds"]
     1
@@ -112,11 +115,11 @@ def run(
             settings[key] = {"name": name_of(value)}
         elif isinstance(value, str):
             settings[key] = {"name": value}
-    chain = as_chain(method) if isinstance(method, Strand | Chain) else None
+    chain = None if method is None or isinstance(method, str) else as_chain(method)
     if method is not None:
         settings["method"] = str(chain) if chain is not None else method
     config = combined(config or Config(), settings)
-    given = Given(**brought, chain=chain, strands=tuple(strands), data_dir=Path(data_dir) if data_dir else None)
+    given = Given(**brought, chain=chain, strands=tuple(own), data_dir=Path(data_dir) if data_dir else None)
     return execute(config, given, RunDirectory(Path(out)) if out is not None else None, resume, on_round)
 
 
@@ -134,7 +137,7 @@ def compare(
     config: Config | None = None,
     out: str | PathLike[str] | None = None,
     resume: bool = False,
-    strands: Sequence[type[Strand]] = (),
+    own: Sequence[type[Strand]] = (),
     on_round: OnRound | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -144,23 +147,31 @@ def compare(
     """
     if not to_compare:
         raise UserError("name at least one method to compare, such as fedavg fedavg+disco")
-    base = config or Config()
+    if len(to_compare) == 1 and isinstance(to_compare[0], list | tuple):
+        to_compare = tuple(to_compare[0])
+    base = combined(config or Config(), {"seed": settings.pop("seed")} if "seed" in settings else {})
     numbers = range(base.seed, base.seed + seeds) if isinstance(seeds, int) else seeds
     if not len(numbers):
         raise UserError("seeds must be 1 or more")
-    labels = [str(m) for m in to_compare]
+    labels = [m if isinstance(m, str) else str(as_chain(m)) for m in to_compare]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice:
         raise UserError(f"{twice} is listed twice; a comparison needs different methods")
     comparison = Comparison()
-    for method in to_compare:
-        as_chain(method, strands)  # every method is checked before the first is trained
-    for label, method in zip(labels, to_compare, strict=True):
+    chains = [as_chain(method, own) for method in to_compare]
+    common = combined(base, {key: value for key, value in settings.items() if key in ("sampling", "strands")})
+    unused = set(common.strands) - {s.name for c in chains for s in c}
+    if unused:
+        raise UserError(f"hyper-parameters are set for {sorted(unused)[0]!r}, which none of the methods has")
+    base = replace(base, strands={})
+    for one_chain in chains:
+        check_needs(common, one_chain)  # every method is checked before the first is trained
+    for label, method, its_chain in zip(labels, to_compare, chains, strict=True):
+        mine = {s.name for s in its_chain}
+        settings["strands"] = {name: table for name, table in common.strands.items() if name in mine}
         for seed in numbers:
             place = Path(out) / directory_name(label) / f"seed-{seed}" if out is not None else None
-            one = run(
-                method, config=base, out=place, resume=resume, strands=strands, on_round=on_round, **settings, seed=seed
-            )
+            one = run(method, config=base, out=place, resume=resume, own=own, on_round=on_round, **settings, seed=seed)
             comparison.runs.append(one)
             comparison.labels.append(label)
     if out is not None:
@@ -168,14 +179,16 @@ def compare(
     return comparison
 
 
-def chain(*parts: Method, strands: Sequence[type[Strand]] = ()) -> Chain:
+def chain(*parts: Method, own: Sequence[type[Strand]] = ()) -> Chain:
     """A method put together from parts: `chain("fedprox", MyStrand())`."""
-    return reduce(add, (as_chain(part, strands) for part in parts), Chain())
+    return reduce(add, (as_chain(part, own) for part in parts), Chain())
 
 
-def as_chain(method: Method, strands: Sequence[type[Strand]] = ()) -> Chain:
+def as_chain(method: Method, own: Sequence[type[Strand]] = ()) -> Chain:
     if isinstance(method, str):
-        return methods.parse(method, own=strands)
+        return methods.parse(method, own=own)
+    if isinstance(method, type) and issubclass(method, Strand):
+        method = method()
     return method if isinstance(method, Chain) else Chain((method,))
 
 
@@ -201,6 +214,7 @@ def execute(
 ) -> Run:
     """Run what is left to run."""
     experiment = build(config, given, directory.states if directory else None)  # mistakes come before any file
+    config = resolved(experiment, given)
     with directory.locked() if directory else nullcontext():
         if directory and directory.started:
             if not resume:
@@ -231,9 +245,32 @@ def execute(
         return Run(config, rounds, summary, counts, experiment.module(), directory.path if directory else None)
 
 
+def resolved(experiment: Experiment, given: Given) -> Config:
+    """The configuration with every default written out, so that it says how the run was made."""
+    config, chain = experiment.config, experiment.chain
+    data_options = {} if given.data else _options(data.describe(), config.data)
+    split_options = {} if given.partition else _options(data.PARTITIONS, config.partition)
+    model_options = {} if given.model else _options(models.describe(), config.model)
+    return replace(
+        config,
+        strands={s.name: {f.name: getattr(s, f.name) for f in fields(s)} for s in chain},  # type: ignore[arg-type]
+        data=replace(config.data, options=data_options),
+        partition=replace(config.partition, options=split_options, clients=len(experiment.partition)),
+        model=replace(config.model, options=model_options),
+        optimizer=replace(config.optimizer, options=asdict(experiment.optimizer)),  # type: ignore[call-overload]
+    )
+
+
+def _options(entries: Iterable[Entry[Any]], named: Named) -> dict[str, Any]:
+    """The options of what is named, defaults included; None cannot be written and is the default anyway."""
+    entry = next(e for e in entries if e.name == named.name)
+    return {key: value for key, value in (entry.options | named.options).items() if value is not None}
+
+
 def directory_name(label: str) -> str:
-    """A method as a file name."""
-    return "".join(c if c.isalnum() or c in "+-._=" else "_" for c in label.replace(" ", ""))
+    """A method as a file name; a long one is cut and told apart by a few letters of its hash."""
+    name = "".join(c if c.isalnum() or c in "+-._=" else "_" for c in label.replace(" ", ""))
+    return name if len(name) <= 80 else f"{name[:70]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def environment() -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from safetensors import SafetensorError
 
 from fedbraid.errors import UserError
 
@@ -69,9 +72,9 @@ def run(
     base = held.config() if held and held.started and config is None else None
     chosen = resolved(config, settings, method=method, engine=engine, device=device, base=base)
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
-    with cli_show.progress(err, runs=1) as on_round:
+    with interruptible(), cli_show.progress(err, [(chosen.method, chosen.seed)]) as on_round:
         done = api.run(
-            config=chosen, out=where, resume=resume, strands=load_strands(strand), data_dir=data_dir, on_round=on_round
+            config=chosen, out=where, resume=resume, own=load_strands(strand), data_dir=data_dir, on_round=on_round
         )
     done.report(where)
     if as_json:
@@ -103,14 +106,15 @@ def compare(
 
     chosen = resolved(config, settings, engine=engine, device=device, target=target)
     where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
-    with cli_show.progress(err, runs=len(method) * seeds) as on_round:
+    order = [(name, seed) for name in method for seed in range(chosen.seed, chosen.seed + seeds)]
+    with interruptible(), cli_show.progress(err, order) as on_round:
         done = api.compare(
             *method,
             seeds=seeds,
             config=chosen,
             out=where,
             resume=resume,
-            strands=load_strands(strand),
+            own=load_strands(strand),
             data_dir=data_dir,
             on_round=on_round,
         )
@@ -121,7 +125,7 @@ def compare(
     out.print(to_rich(table))
     for line in (headline(done.records), *caveats(done.records)):
         out.print(escape(line))
-    out.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False)
+    out.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command()
@@ -229,7 +233,8 @@ def check(
     from fedbraid.cli_input import load_strand
     from fedbraid.methods import parse
 
-    subject = load_strand(strand)() if ":" in strand else parse(strand)
+    own = [load_strand(strand)] if ":" in strand else []
+    subject = parse(own[0].name if own else strand, own=own)
     results = check_strand(subject, raises=False)
     failed = [r for r in results if r.verdict == "failed"]
     if as_json:
@@ -250,7 +255,9 @@ def bench(
 ) -> None:
     """Measure speed here: ratios to the usual loop, in one interleaved run with medians."""
     from fedbraid import benchmark
+    from fedbraid.experiment import device_of
 
+    device_of(device or "cpu")
     rows = benchmark.measure(quick=quick, device=device or "cpu", note=lambda text: err.print(text, highlight=False))
     if as_json:
         print_json([vars(row) for row in rows])
@@ -291,6 +298,16 @@ def print_method(shown: dict[str, Any]) -> None:
         out.print(Syntax(source, "python", background_color="default"))
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends a run with a word on how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print("interrupted; what is recorded can be continued with --out and --resume")
+        raise typer.Exit(130) from None
+
+
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -300,9 +317,9 @@ def main() -> None:
     except UserError as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        err.print("interrupted; what is recorded can be continued with --resume")
-        raise SystemExit(130) from None
+    except (OSError, SafetensorError) as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

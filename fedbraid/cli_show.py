@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -19,8 +20,8 @@ from fedbraid.data.dataset import Dataset
 
 
 @contextmanager
-def progress(console: Console, runs: int) -> Iterator[OnRound]:
-    """A callback for every round: a live bar on a terminal, plain lines elsewhere."""
+def progress(console: Console, order: list[tuple[str, int]]) -> Iterator[OnRound]:
+    """A callback for every round of runs (method, seed) in `order`: a live bar on a terminal, plain lines elsewhere."""
     if not console.is_terminal:
         yield _lines(console)
         return
@@ -37,10 +38,11 @@ def progress(console: Console, runs: int) -> Iterator[OnRound]:
         def on_round(record: dict[str, Any], config: Config) -> None:
             nonlocal score
             score = said_score(record) or score
+            before = order.index((config.method, config.seed)) if (config.method, config.seed) in order else 0
             bar.update(
                 task,
-                advance=1,
-                total=runs * config.rounds,
+                completed=before * config.rounds + record["round"],
+                total=len(order) * config.rounds,
                 description=f"{config.method} seed {config.seed}",
                 round=f"{record['round']}/{config.rounds}",
                 score=score,
@@ -62,9 +64,10 @@ def _lines(console: Console) -> OnRound:
             left = (config.rounds - record["round"]) * record["seconds"]
             console.print(
                 f"{config.method} seed {config.seed}: round {record['round']}/{config.rounds}  {said_score(record)}  "
-                f"{_speed(record)} samples/s" + ("" if last else f"  about {left:.0f} s left"),
+                f"{_speed(record)} samples/s" + ("" if last else f"  about {left:.0f} s left in this run"),
                 highlight=False,
                 soft_wrap=True,
+                markup=False,
             )
 
     return on_round
@@ -89,7 +92,7 @@ def summary(console: Console, run: Run, where: Path) -> None:
         return "–" if value is None else f"{100 * value:.2f} %" if percent else f"{value:.4f}"
 
     table = Table(show_header=False, box=None)
-    table.add_row("method", run.config.method)
+    table.add_row("method", escape(run.config.method))
     table.add_row(f"last {s['metric']}", score(s["last"]))
     table.add_row("best", f"{score(s['best'])} in round {s['best_round']}")
     table.add_row("mean of last 5, last 10", f"{score(s['mean_last5'])}, {score(s['mean_last10'])}")
@@ -98,7 +101,12 @@ def summary(console: Console, run: Run, where: Path) -> None:
     table.add_row("moved", f"{(s['bytes_down'] + s['bytes_up']) / 1e6:,.1f} MB in {s['rounds']} rounds")
     table.add_row("time", f"{s['seconds']:.1f} s")
     console.print(table)
-    console.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False)
+    diverged = next((line["round"] for line in run.rounds if not line["finite"]), None)
+    if diverged:
+        console.print(
+            f"[bold red]diverged[/]: from round {diverged} on the model is not finite; its scores mean nothing"
+        )
+    console.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
 
 
 def facts(dataset: Dataset) -> dict[str, Any]:

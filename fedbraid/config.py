@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -109,6 +110,8 @@ class Config:
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
         at_least("seed", self.seed, 0)
+        if self.seed >= 2**63:
+            raise UserError(f"seed must be below 2**63, not {self.seed}")
         at_least("partition.clients", self.partition.clients, 1)
         at_least("sampling.clients", self.sampling.clients, 0)
         at_least("evaluate.every", self.evaluate.every, 1)
@@ -143,16 +146,23 @@ def from_dict(values: Mapping[str, Any]) -> Config:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The inverse: what is written to config.toml."""
-    values = asdict(config)
+    values: dict[str, Any] = _lists(asdict(config))
     for key in FREE:
         values[key] |= values[key].pop("options")
     return {key: value for key, value in values.items() if value != {}}
 
 
+def _lists(value: Any) -> Any:
+    """TOML knows no tuples."""
+    if isinstance(value, dict):
+        return {key: _lists(part) for key, part in value.items()}
+    return [_lists(part) for part in value] if isinstance(value, tuple | list) else value
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"there is no file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
@@ -191,6 +201,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return pairs
 
 
+BELOW_ONE = {"momentum", "beta1", "beta2", "alpha"}
+
+
 def optimizer_of(config: Config) -> Optimizer:
     """The local optimiser that a configuration names."""
     name, options = config.optimizer.name, dict(config.optimizer.options)
@@ -204,11 +217,14 @@ def optimizer_of(config: Config) -> Optimizer:
         wants_bool = isinstance(known[key].default, bool)
         if isinstance(value, bool) != wants_bool or not isinstance(value, int | float):
             raise UserError(f"optimizer.{key} must be {'true or false' if wants_bool else 'a number'}, not {value!r}")
-        if not wants_bool and not 0 <= value < float("inf"):
-            raise UserError(f"optimizer.{key} must be a finite number of at least 0, not {value}")
+        if not wants_bool and not 0 <= value < (1 if key in BELOW_ONE else float("inf")):
+            raise UserError(
+                f"optimizer.{key} must be at least 0 and {'below 1' if key in BELOW_ONE else 'finite'}, not {value}"
+            )
     optimizer = made(**options)
-    if optimizer.lr == 0:
-        raise UserError("optimizer.lr is 0, so nothing would be learned; give a number above 0 such as 0.1")
+    for key in ("lr", "decay"):
+        if getattr(optimizer, key) == 0:
+            raise UserError(f"optimizer.{key} is 0, so nothing would be learned; give a number above 0")
     return optimizer
 
 
@@ -241,6 +257,8 @@ def _exactly(kind: type) -> Any:
     def structure(value: Any, _: type) -> Any:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
+        if kind is int and isinstance(value, Integral) and not isinstance(value, bool):
+            return int(value)
         if type(value) is not kind:
             raise TypeError(f"must be {_WORDS[kind]}, not {value!r}")
         return value

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,12 +18,12 @@ from fedbraid import data, methods, models
 from fedbraid.config import Config, optimizer_of
 from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
-from fedbraid.core.local import TRAIN_LOSS, LocalJob, Work
-from fedbraid.core.model import Model
+from fedbraid.core.local import FOR_THE_LOG, LocalJob, Work
+from fedbraid.core.model import Model, outputs, refuse_random_outputs
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.round import Server, begin, one_round
 from fedbraid.core.strand import Cohort, Setup, Strand
-from fedbraid.data.dataset import Dataset, Partition
+from fedbraid.data.dataset import Dataset, Partition, check_data
 from fedbraid.engines.cpu import keep_freed_memory, one_thread
 from fedbraid.engines.local import Local, choose
 from fedbraid.engines.replies import Stacked
@@ -63,6 +63,7 @@ class Experiment:
     engine: Local
     store: ClientStore
     server: Server
+    finite: bool = True  # whether the model was finite after the last round
 
     @property
     def finished(self) -> bool:
@@ -90,13 +91,16 @@ class Experiment:
             except StopIteration as done:
                 self.server = done.value
                 break
-        train_loss = float(replies.sum(TRAIN_LOSS, cohort.sizes / cohort.sizes.sum()))
-        if not np.isfinite(train_loss) or not bool(self.server.w.isfinite().all()):
+        losses, samples = (float(replies.each(key).sum()) for key in FOR_THE_LOG)
+        finite = math.isfinite(losses) and bool(self.server.w.isfinite().all())
+        if self.finite and not finite:
             log.warning("round %d: the model is no longer finite; try a smaller optimizer.lr", self.server.round)
+        self.finite = finite
         return {
             "round": self.server.round,
             "clients": len(cohort),
-            "train_loss": train_loss,
+            "finite": finite,
+            "train_loss": losses / samples,
             "bytes_down": down,
             "bytes_up": up,
             "forward_samples": work.forward,
@@ -141,7 +145,7 @@ class Experiment:
 
 def build(config: Config, given: Given, directory: Path | None = None) -> Experiment:
     """The federation before its first round."""
-    device, dtype = _device(config.engine.device), getattr(torch, config.engine.dtype)
+    device, dtype = device_of(config.engine.device), getattr(torch, config.engine.dtype)
     if device.type == "cpu":
         keep_freed_memory()
     else:
@@ -152,12 +156,15 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     module = given.model or models.build(
         config.model.name, dataset.shape, dataset.classes, seed=config.seed, **config.model.options
     )
-    _check(config, chain, dataset, partition)
+    check_data(dataset, partition)
+    check_needs(config, chain)
+    _check_fit(config, chain, dataset, partition)
     model = Model.of(altered(module, chain)).to(dtype, device)
     clients = Clients.of(dataset, partition, dtype, device)
+    _check_network(model, clients.samples, dataset)
     w, buffers = model.initial(dtype, device)
     with torch.no_grad():
-        width = model.predict(w, buffers, clients.samples.inputs(clients.order[:1])).features.shape[-1]
+        width = model.predict(w, buffers, clients.samples.inputs(clients.order[:2])).features.shape[-1]
     fixed = (config.sampling.clients or len(partition)) if config.sampling.scheme == "fixed" else None
     bins = clients.label_counts.shape[1]
     setup = Setup(
@@ -196,19 +203,18 @@ def partition_of(config: Config, dataset: Dataset) -> Partition:
     return data.make_partition(dataset, part.name, clients, config.seed, **part.options)
 
 
-def _check(config: Config, chain: Chain, dataset: Dataset, partition: Partition) -> None:
-    """What a chain needs of the federation it is put into."""
-
-    def who(need: str) -> str:
-        return next(s.name for s in chain if need in s.needs)
-
+def check_needs(config: Config, chain: Chain) -> None:
+    """What a chain needs of the rounds it is put into."""
     if "fixed cohort" in chain.needs and config.sampling.scheme != "fixed":
         raise UserError(
-            f"{who('fixed cohort')} needs the same number of clients in every round, "
+            f"{_who(chain, 'fixed cohort')} needs the same number of clients in every round, "
             "but sampling.scheme is 'bernoulli'; set sampling.scheme=fixed"
         )
+
+
+def _check_fit(config: Config, chain: Chain, dataset: Dataset, partition: Partition) -> None:
     if "labels" in chain.needs and dataset.task != "classification":
-        raise UserError(f"{who('labels')} needs class labels, but {dataset.name} is a regression; leave it out")
+        raise UserError(f"{_who(chain, 'labels')} needs class labels, but {dataset.name} is a regression; leave it out")
     if config.sampling.clients > len(partition):
         raise UserError(
             f"sampling.clients is {config.sampling.clients}, but there are {len(partition)} clients; "
@@ -216,13 +222,36 @@ def _check(config: Config, chain: Chain, dataset: Dataset, partition: Partition)
         )
 
 
-def _device(name: str) -> torch.device:
+def _check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
+    """That the network takes the samples and answers as it should, before the first round."""
+    x = samples.inputs(torch.zeros(2, dtype=torch.int64, device=samples.x.device))
+    try:
+        refuse_random_outputs(model, x)
+        logits = outputs(model.evaluating(x)).logits
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason})") from error
+    if logits.shape != (2, dataset.classes):
+        raise UserError(
+            f"the network answers two samples with logits of shape {tuple(logits.shape)}; "
+            f"{dataset.name} needs (2, {dataset.classes})"
+        )
+
+
+def _who(chain: Chain, need: str) -> str:
+    return next(s.name for s in chain if need in s.needs)
+
+
+def device_of(name: str) -> torch.device:
+    """The torch device that `auto`, `cpu` or `cuda` stands for."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
         raise UserError(f"engine.device must be auto, cpu or cuda, not {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"engine.device must be auto, cpu or cuda, not {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("engine.device is cuda, but torch sees no GPU here; use cpu or auto")
     return device

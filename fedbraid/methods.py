@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING
@@ -25,7 +26,11 @@ def parse(
     >>> str(parse("fedavg+disco(a=0.4)"))
     'disco(a=0.4)'
     """
-    known = {s.name: s for s in (*STRANDS, *own)}
+    known = {s.name: s for s in STRANDS}
+    for strand in own:
+        if known.get(strand.name, strand) is not strand or strand.name in METHODS:
+            raise UserError(f"the name {strand.name!r} is taken; rename {strand.__name__}, or give it another `name`")
+        known[strand.name] = strand
     settings = settings or {}
     strands = [_build(known[name], dict(settings.get(name, {})) | given) for name, given in _parts(text, known)]
     unused = set(settings) - {s.name for s in strands}
@@ -112,7 +117,9 @@ def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:
 def _typed(strand: str, key: str, value: Any, hint: Any) -> Any:
     """`value` if it is of the field's type; whole numbers pass as floats and lists as tuples."""
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        value = float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{strand}'s {key} must be a finite number, not {value}")
     if isinstance(value, list):
         value = tuple(value)
     origin = get_origin(hint)

@@ -13,6 +13,7 @@ crash leaves beyond it, lines or files, is dropped when the run is resumed.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import load_file
 
 from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
@@ -73,7 +75,7 @@ class RunDirectory:
 
     def append(self, record: dict[str, Any]) -> None:
         with open(self.log, "ab") as log:
-            log.write(json.dumps(record).encode() + b"\n")
+            log.write(json.dumps(_strict(record), allow_nan=False).encode() + b"\n")
 
     # --- checkpoints
 
@@ -91,6 +93,7 @@ class RunDirectory:
             self.states / CHECKPOINT,
             {
                 "round": server.round,
+                "fingerprint": fingerprint(experiment),
                 "log_bytes": self.log.stat().st_size,
                 "server": f"server-{number}.safetensors",
                 "clients": {str(client): segment for client, segment in clients.items()},
@@ -105,7 +108,11 @@ class RunDirectory:
             _cut(self.log, 0)
             self._drop_strays("", set())
             return
-        saved = json.loads((self.states / CHECKPOINT).read_text())
+        saved = self._checkpoint()
+        if saved["fingerprint"] != fingerprint(experiment):
+            raise UserError(f"{self.path} was begun with other data or another model; resume it with the same ones")
+        if not self.log.exists() or self.log.stat().st_size < saved["log_bytes"]:
+            raise UserError(f"{self.log} has lost lines since the last checkpoint; the run cannot be resumed")
         index = {int(client): segment for client, segment in saved["clients"].items()}
         tensors = {key: t.to(experiment.server.w.device) for key, t in load_file(self.states / saved["server"]).items()}
         kept: dict[str, dict[str, Any]] = {name: {} for name in experiment.server.kept}
@@ -119,6 +126,13 @@ class RunDirectory:
         _cut(self.log, saved["log_bytes"])
         self._drop_strays(saved["server"], set(index.values()))
 
+    def _checkpoint(self) -> dict[str, Any]:
+        try:
+            saved: dict[str, Any] = json.loads((self.states / CHECKPOINT).read_text())
+        except (ValueError, OSError) as error:
+            raise UserError(f"{self.states / CHECKPOINT} cannot be read ({error}); the run cannot be resumed") from None
+        return saved
+
     def _drop_strays(self, server: str, segments: set[str]) -> None:
         keep = {CHECKPOINT, server, *segments}
         for file in self.states.glob("*") if self.states.exists() else ():
@@ -131,7 +145,7 @@ class RunDirectory:
         w, buffers = experiment.deployed()
         model = experiment.model
         save_tensors(self.path / "model.safetensors", model.layout.views(w) | model.buffers.views(buffers))
-        write_json(self.path / "summary.json", {key: _strict(value) for key, value in summary.items()})
+        write_json(self.path / "summary.json", _strict(summary))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -147,8 +161,25 @@ class RunDirectory:
             yield
 
 
+def fingerprint(experiment: Experiment) -> str:
+    """A few letters that change with the data, its partition or the initial model."""
+    digest = hashlib.sha256()
+    for split in (experiment.dataset.train, experiment.dataset.test):
+        some = split.x[:: max(1, len(split) // 1000)]  # a thousand samples tell data sets apart
+        digest.update(repr((split.x.shape, split.x.dtype)).encode())
+        digest.update(np.ascontiguousarray(some).tobytes() + np.ascontiguousarray(split.y).tobytes())
+    for own in experiment.partition.clients:
+        digest.update(np.ascontiguousarray(own).tobytes() + b"|")
+    digest.update(experiment.setup.w.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
 def _strict(value: Any) -> Any:
     """JSON has no NaN: a number that is not finite is null."""
+    if isinstance(value, dict):
+        return {key: _strict(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_strict(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -24,6 +24,8 @@ class Chain:
     strands: tuple[Strand, ...] = ()
 
     def __post_init__(self) -> None:
+        for strand in self.strands:
+            _check_form(strand)
         together = (s.among(tuple(o for o in self.strands if o is not s)) for s in self.strands)
         object.__setattr__(self, "strands", tuple(s for s in together if s is not None))
         seen: dict[str, Strand] = {}
@@ -46,7 +48,7 @@ class Chain:
     @cached_property
     def _using(self) -> dict[str, tuple[Strand, ...]]:
         using = {h: tuple(s for s in self.strands if getattr(type(s), h) is not getattr(Strand, h)) for h in HOOKS}
-        return using | {"grad": tuple(sorted(using["grad"], key=lambda s: not s.innermost))}
+        return {h: tuple(sorted(strands, key=lambda s: h not in s.first_in)) for h, strands in using.items()}
 
     @property
     def averages(self) -> str:
@@ -67,14 +69,28 @@ class Chain:
         return "+".join(map(written, self.strands)) or "fedavg"
 
 
+def _check_form(strand: Strand) -> None:
+    """A strand is a frozen dataclass that overrides something; a misspelt hook would be FedAvg in disguise."""
+    kind = type(strand)
+    if "__dataclass_params__" not in kind.__dict__ or not kind.__dict__["__dataclass_params__"].frozen:
+        raise UserError(f"{kind.__name__} must be a frozen dataclass: write @dataclass(frozen=True) above it")
+    if not any(getattr(kind, hook) is not getattr(Strand, hook) for hook in HOOKS):
+        raise UserError(f"{kind.__name__} overrides no hook, so it would be FedAvg; the hooks are {', '.join(HOOKS)}")
+
+
 def written(strand: Strand) -> str:
     """A strand as it is written in a method: `disco(a=0.4)`, defaults left out."""
     changed = {
-        f.name: getattr(strand, f.name)
+        f.name: _plain(getattr(strand, f.name))
         for f in fields(strand)  # type: ignore[arg-type]
         if f.default is MISSING or getattr(strand, f.name) != f.default
     }
     return strand.name + (f"({', '.join(f'{k}={v!r}' for k, v in changed.items())})" if changed else "")
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's as Python's, which can be read back."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def hyper_parameters(strand: type[Strand]) -> dict[str, Any]:

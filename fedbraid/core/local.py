@@ -21,6 +21,7 @@ from fedbraid.core.optimizer import Optimizer, clipped
 from fedbraid.core.strand import Client, Gradient, Strand
 from fedbraid.core.task import Task, sample_losses, task_loss
 from fedbraid.core.tree import Tree, grow
+from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
 
 Objective = Callable[[Tensor], tuple[Tensor, Any]]
@@ -29,11 +30,14 @@ Objective = Callable[[Tensor], tuple[Tensor, Any]]
 Differentiate = Callable[[Objective, Tensor], tuple[Tensor, tuple[Tensor, Any]]]
 """(objective, w) -> gradient, (loss, what came of it). The stack and the loop bring their own."""
 
+SHARED_VIEW = "received"
+"""The frozen model that strands share; others are a strand's own."""
+
 Batches = Callable[[bool], Iterable[Batch]]
 """One client's whole training set (True) batch by batch, or the first batch of its round (False)."""
 
-TRAIN_LOSS = "train loss"
-"""The one upload that is no part of a method: a number for the log."""
+FOR_THE_LOG = "log: loss", "log: samples"
+"""Uploads that are no part of a method: the sum of training losses, and of how many samples."""
 
 State = dict[str, Any]
 """A client in the middle of its round: w, buffers, the optimiser's state, each strand's memory, losses so far."""
@@ -163,14 +167,24 @@ class LocalJob:
 
     def end(self, state: State, given: State, batches: Batches) -> tuple[Tree, dict[str, Tree]]:
         """What the client uploads, and what each strand keeps on it."""
-        loss = state["loss"] / state["samples"].clamp(min=1)
-        uploads: Tree = {"model": state["w"], "buffers": state["buffers"], TRAIN_LOSS: loss}
+        uploads: Tree = {"model": state["w"], "buffers": state["buffers"]}
+        uploads |= dict(zip(FOR_THE_LOG, (state["loss"], state["samples"]), strict=True))
         kept = dict(given["kept"])
+        replaced = ""
         for s in self.chain.using("end"):
             mine, kept[s.name] = s.end(state["w"], self._client(s, given, state, batches))
             mine = dict(mine)
             if "model" in mine:
-                uploads["model"] = mine.pop("model")
+                if replaced:
+                    raise UserError(
+                        f"{replaced} and {s.name} both replace the model that is uploaded; keep one of them"
+                    )
+                uploads["model"], replaced = mine.pop("model"), s.name
+            if kept[s.name].keys() != given["kept"].get(s.name, {}).keys():
+                raise UserError(
+                    f"{s.name} keeps {sorted(kept[s.name])} on clients, but its init_client begins with "
+                    f"{sorted(given['kept'].get(s.name, {}))}; both must have the same names"
+                )
             uploads |= {f"{s.name}.{key}": value for key, value in mine.items()}
         return uploads, {name: tree for name, tree in kept.items() if tree}
 
@@ -188,7 +202,8 @@ class LocalJob:
         state: State = {"buffers": given["buffers"], "memory": {}}
         views: dict[str, tuple[Tensor, Tensor]] = {}
         for s in self.chain.using("views"):
-            views |= s.views(self._client(s, given, state, no_batches))
+            mine = s.views(self._client(s, given, state, no_batches))
+            views |= {name if name == SHARED_VIEW else f"{s.name}.{name}": view for name, view in mine.items()}
         return views
 
     def _look(self, view: tuple[Tensor, Tensor], x: Tensor) -> Outputs:
@@ -223,7 +238,7 @@ class LocalJob:
             optimizer=self.optimizer,
             task=self.task,
             layout=self.model.layout,
-            views=seen or {},
+            views={name.removeprefix(f"{s.name}."): out for name, out in (seen or {}).items()},
             over_data=lambda w, f, whole=True: self._over_data(w, f, state["buffers"], batches, whole),
             slope=lambda w: self._slope(w, state["buffers"], batches, given["size"]),
         )

@@ -91,6 +91,20 @@ def refuse_hidden_randomness(module: nn.Module) -> None:
             )
 
 
+def refuse_random_outputs(model: Model, x: Tensor) -> None:
+    """A network whose outputs differ from call to call draws from torch's global generator somewhere."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+        seen = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            seen.append(outputs(copy.deepcopy(model.training)(x)).logits)
+    if not torch.equal(*seen):
+        raise UserError(
+            "the network's outputs differ from call to call: it draws from torch's global generator (dropout?), "
+            "so seeds would not reproduce; leave that out"
+        )
+
+
 def why_not_stacked(model: Model, x: Tensor) -> str | None:
     """Why this network must run client by client, or None if it can run as a stack; `x` is a sample or two."""
     for name, layer in model.training.named_modules():

@@ -15,6 +15,7 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.strand import Cohort, Replies, Round, Setup, Strand
 from fedbraid.core.tree import PerClient, Tree, nbytes
+from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,8 @@ def one_round(
     for s in chain.using("send"):
         payload = s.send(seen_by(s))
         kind = type(payload)
+        if "model" in payload and model is not server.w:
+            raise UserError(f"{s.name} and another strand both choose the model that is sent; keep one of them")
         model = payload.get("model", model)
         buffers = payload.get("buffers", buffers)
         sent[s.name] = kind({k: v for k, v in payload.items() if k not in ("model", "buffers")})

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from fedbraid.core.task import Task
 from fedbraid.core.tree import PerClient, Tree
 from fedbraid.core.vector import Layout
 from fedbraid.models.outputs import Outputs
+
+if TYPE_CHECKING:
+    from fedbraid.core.chain import Chain
 
 Gradient = Callable[[Tensor], Tensor]
 View = tuple[Tensor, Tensor]
@@ -121,10 +125,10 @@ class Round:
     def last(self) -> bool:
         return self.number + 1 == self.setup.rounds
 
-    @property
+    @cached_property
     def rng(self) -> np.random.Generator:
-        """This strand's own stream on the server for this round."""
-        return stream(self.seed, self.strand, round=self.number)
+        """This strand's own stream on the server for this round; each hook finds it at its beginning."""
+        return stream(self.seed, f"server/{self.strand}", round=self.number)
 
     def each(self, key: str) -> Tensor:
         """[C, ...] what every client uploaded under this strand's `key`."""
@@ -173,8 +177,8 @@ class Strand:
     """What it cannot do without: "labels" (classification), "fixed cohort", "each model"."""
     every_epoch: ClassVar[bool] = False
     """Whether `begin` is called again at each local epoch."""
-    innermost: ClassVar[bool] = False
-    """Whether its `grad` wraps the raw gradient wherever it is listed: a perturbation looks before corrections."""
+    first_in: ClassVar[frozenset[str]] = frozenset()
+    """Hooks in which it acts before the others, wherever it is listed."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -183,6 +187,11 @@ class Strand:
         for hook in HOOKS:
             if hook in cls.__dict__ and not callable(cls.__dict__[hook]):
                 raise TypeError(f"{cls.__name__} has a field {hook!r}, which is the name of a hook; call it otherwise")
+
+    def __add__(self, other: Strand | Chain) -> Chain:
+        from fedbraid.core.chain import Chain
+
+        return Chain((self,)) + other
 
     @property
     def claims(self) -> tuple[str, ...]:

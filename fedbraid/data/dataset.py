@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbraid.core.task import Task
+from fedbraid.errors import UserError
 
 Array = NDArray[Any]
 
@@ -65,3 +66,31 @@ class Partition:
     def label_counts(self, labels: Array, classes: int) -> NDArray[np.int64]:
         """[clients, classes]: how many samples of each class each client holds."""
         return np.stack([np.bincount(labels[c], minlength=classes) for c in self.clients])
+
+
+def check_data(dataset: Dataset, partition: Partition) -> None:
+    """What engines rely on, said in a sentence where it does not hold."""
+    for name, split in (("training", dataset.train), ("test", dataset.test)):
+        if len(split.x) != len(split.y):
+            raise UserError(f"{dataset.name} has {len(split.x)} {name} samples but {len(split.y)} labels")
+        if not len(split):
+            raise UserError(f"{dataset.name} has no {name} samples; give at least one")
+        if split.y.ndim != 1:
+            raise UserError(f"{dataset.name}'s {name} labels have shape {split.y.shape}; they must be one number each")
+        whole = np.issubdtype(split.y.dtype, np.integer)
+        if dataset.task == "classification" and not whole:
+            raise UserError(f"{dataset.name}'s {name} labels are {split.y.dtype}; class labels must be whole numbers")
+        if dataset.task == "classification" and not 0 <= split.y.min() <= split.y.max() < dataset.classes:
+            raise UserError(
+                f"{dataset.name}'s {name} labels lie in {split.y.min()}..{split.y.max()}; "
+                f"with {dataset.classes} classes they must lie in 0..{dataset.classes - 1}"
+            )
+    if dataset.task == "regression" and dataset.classes != 1:
+        raise UserError(f"a regression has classes=1, not {dataset.classes}")
+    if not len(partition):
+        raise UserError("the partition has no clients; give at least one")
+    for k, own in enumerate(partition.clients):
+        if not len(own):
+            raise UserError(f"client {k} has no samples; leave it out of the partition")
+        if not 0 <= min(own) <= max(own) < len(dataset.train):
+            raise UserError(f"client {k} holds sample {max(own)}, but {dataset.name} has {len(dataset.train)}")

@@ -24,6 +24,8 @@ from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given, Stack
+from fedbraid.engines.trace import LOOKS
+from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
 
 log = logging.getLogger("fedbraid")
@@ -76,6 +78,14 @@ class Local:
 
     @torch.no_grad()
     def run(self, job: Job) -> Stacked:
+        try:
+            return self._run(job)
+        except RuntimeError as error:
+            if "data-dependent control flow" in str(error) or ".item()" in str(error):
+                raise UserError(LOOKS) from error
+            raise
+
+    def _run(self, job: Job) -> Stacked:
         ids = [int(i) for i in job.cohort.ids]
         kept = self.store.read(ids)
         if job.kind == "probe":
@@ -89,7 +99,8 @@ class Local:
         uploads = rows(_joined([t[0] for t in trained]), back)
         if trained[0][1]:
             self.store.write(ids, rows(_joined([t[1] for t in trained]), back))
-        return Stacked(uploads, sum((t[2] for t in trained), Work()))
+        frozen = 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
+        return Stacked(uploads, sum((t[2] for t in trained), Work()), frozen)
 
     def plan(self, job: Job, client: int) -> Plan:
         """What this client does in the job's round."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbraid.core.local import TRAIN_LOSS, Work
+from fedbraid.core.local import FOR_THE_LOG, Work
 from fedbraid.core.tree import Tree, nbytes
 
 
@@ -16,6 +16,7 @@ class Stacked:
 
     uploads: Tree
     work: Work
+    frozen: int = 0  # parameters of the model that are not trained and need not be sent back
 
     def each(self, key: str) -> Tensor:
         return self.uploads[key]
@@ -26,5 +27,8 @@ class Stacked:
 
     @property
     def bytes_up(self) -> int:
-        """What the cohort sends back; the training loss is a number for the log and does not count."""
-        return nbytes({key: value for key, value in self.uploads.items() if key != TRAIN_LOSS})
+        """What the cohort sends back; numbers for the log do not count, nor do parameters that are not trained."""
+        counted = {key: value for key, value in self.uploads.items() if key not in FOR_THE_LOG}
+        model = self.uploads.get("model")
+        still = 0 if model is None else self.frozen * len(model) * model.element_size()
+        return nbytes(counted) - still

@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedbraid.errors import UserError
+
 Flat = Callable[..., list[Tensor]]
+
+LOOKS = (
+    "a client hook looked at a tensor's value (a Python `if`, float(...) or .item() on a tensor); "
+    "use torch.where, clamp or a mask instead"
+)
 
 
 def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
@@ -61,10 +68,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
-            raise TypeError(
-                "a hook looked at a tensor's value (a Python `if`, float(...) or .item() on a tensor); "
-                "inside client hooks use torch.where, clamp or a mask instead"
-            )
+            raise UserError(LOOKS)
         result = func(*args, **(kwargs or {}))
         self.calls.append(_Call(func, tuple(args), kwargs or {}, result))
         return result
@@ -78,7 +82,7 @@ class _Writer:
         self.names = {id(t): f"x{i}" for i, t in enumerate(inputs)}
         self.bound: dict[str, Any] = {}  # operations and constants by name
         self.known: dict[int, str] = {}
-        self.written = {id(t) for call in calls for t in call.writes}
+        self.careful = any(call.writes for call in calls)  # something changes in place: leave out nothing but views
         self.lines: list[str] = []
 
     def program(self, outputs: Sequence[Tensor]) -> Flat:
@@ -94,9 +98,8 @@ class _Writer:
         return program
 
     def _add(self, call: _Call, before: dict[str, Any]) -> None:
-        pure = not call.writes and not any(id(t) in self.written for t in _tensors(call.result))
-        same = call.nothing
-        if pure and same is not None:
+        pure, same = not self.careful, call.nothing
+        if same is not None:
             self.names[id(call.result)] = self._word(same)
             return
         if pure and not any(id(t) in self.names for t in _tensors((call.args, call.kwargs))):

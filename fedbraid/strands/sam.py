@@ -17,7 +17,7 @@ class Sam(Strand):
 
     title = "FedSAM, FedASAM (Caldarola et al., 2022)"
     neutral = {"rho": 0.0}
-    innermost = True
+    first_in = frozenset({"grad"})
 
     rho: float = 0.1
     mix: float = 1.0

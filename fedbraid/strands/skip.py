@@ -19,6 +19,7 @@ class Skip(Strand):
     title = "FedSkip (Fan et al., 2022)"
     neutral = {"every": 1}
     needs = frozenset({"fixed cohort", "each model"})
+    first_in = frozenset({"update"})  # whether there is a step is decided before the step is transformed
 
     every: int = 3
     final_aggregate: bool = True
