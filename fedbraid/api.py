@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbraid import data, methods, models
+from fedbraid import data, methods, models, privacy
 from fedbraid.config import Config, Named, from_dict, to_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
@@ -237,6 +237,7 @@ def execute(
             if on_round:
                 on_round(record, config)
         summary = summarise(rounds, config.evaluate.target or None)
+        summary |= privacy.report(experiment.chain, config.rounds)
         if directory and not (was_finished and (directory.path / "summary.json").exists()):
             directory.finish(experiment, summary)
         counts = None

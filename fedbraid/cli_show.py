@@ -100,6 +100,9 @@ def summary(console: Console, run: Run, where: Path) -> None:
         table.add_row(f"rounds to {score(s['target'])}", str(s["rounds_to_target"] or "not reached"))
     table.add_row("moved", f"{(s['bytes_down'] + s['bytes_up']) / 1e6:,.1f} MB in {s['rounds']} rounds")
     table.add_row("time", f"{s['seconds']:.1f} s")
+    for strand, p in s.get("privacy", {}).items():
+        epsilon = "not computed" if p["epsilon"] is None else f"{p['epsilon']:.2f}"
+        table.add_row(f"privacy of {strand}", f"epsilon {epsilon} at delta {p['delta']:g} ({p['releases']} releases)")
     console.print(table)
     diverged = next((line["round"] for line in run.rounds if not line["finite"]), None)
     if diverged:

@@ -215,6 +215,10 @@ class Strand:
         """State that lasts on each client."""
         return {}
 
+    def releases(self, rounds: int) -> tuple[float, int]:
+        """For the accountant: noise over sensitivity, and how often a client's data are released in so many rounds."""
+        return 0.0, 0
+
     # --- server to client
     def send(self, r: Round) -> Tree | PerClient:
         """What to send besides the model. "model" (and "buffers") here replace the model that is sent."""

@@ -44,6 +44,9 @@ class RFedAvg(Strand):
     def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
         return {"noise": rng.normal(size=setup.width)} if self.noise else {}
 
+    def releases(self, rounds: int) -> tuple[float, int]:
+        return self.noise, rounds + 1  # once under the initial model, then after each training
+
     def asks(self, r: Round) -> bool:
         return bool((r.kept["known"][r.cohort.ids] == 0).any())
 
@@ -104,6 +107,9 @@ class RFedAvgPlus(Strand):
 
     def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
         return {"noise": rng.normal(size=setup.width)} if self.noise else {}
+
+    def releases(self, rounds: int) -> tuple[float, int]:
+        return self.noise, rounds
 
     def probe(self, c: Client) -> Tree:
         return {"map": feature_mean(self, c.start, c)}
