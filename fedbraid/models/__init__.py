@@ -20,18 +20,19 @@ def logistic(shape: Shape, classes: int) -> nn.Module:
     return Dense(shape, classes, ())
 
 
-def mlp(shape: Shape, classes: int, hidden: Sequence[int] = (64,)) -> nn.Module:
+def mlp(shape: Shape, classes: int, hidden: Sequence[int] = (64,), projection: int = 0) -> nn.Module:
     if not isinstance(hidden, Sequence) or isinstance(hidden, str) or not hidden:
         raise UserError(f"hidden must be a list of layer widths such as [64], not {hidden!r}")
-    return Dense(shape, classes, tuple(whole("each width in hidden", width) for width in hidden))
+    widths = tuple(whole("each width in hidden", width) for width in hidden)
+    return Dense(shape, classes, widths, whole("projection", projection, 0))
 
 
-def lenet(shape: Shape, classes: int) -> nn.Module:
-    return Convolutional(shape, classes, (6, 16), (120, 84))
+def lenet(shape: Shape, classes: int, projection: int = 0) -> nn.Module:
+    return Convolutional(shape, classes, (6, 16), (120, 84), whole("projection", projection, 0))
 
 
-def cnn(shape: Shape, classes: int) -> nn.Module:
-    return Convolutional(shape, classes, (64, 64), (384, 192))
+def cnn(shape: Shape, classes: int, projection: int = 0) -> nn.Module:
+    return Convolutional(shape, classes, (64, 64), (384, 192), whole("projection", projection, 0))
 
 
 MODELS: tuple[Entry[nn.Module], ...] = (

@@ -150,7 +150,7 @@ def test_mistakes_are_answered_with_what_is_known():
     with pytest.raises(UserError, match="known: hidden"):
         build("mlp", ROW, 10, width=3)
     with pytest.raises(UserError, match="takes no options"):
-        build("cnn", IMAGE, 10, hidden=(3,))
+        build("logistic", IMAGE, 10, hidden=(3,))
     with pytest.raises(UserError, match="classes must be"):
         build("cnn", IMAGE, 0)
     with pytest.raises(UserError, match="shape"):
@@ -159,5 +159,11 @@ def test_mistakes_are_answered_with_what_is_known():
 
 def test_the_registry_describes_every_model_it_builds():
     assert [entry.name for entry in describe()] == names()
-    assert {entry.name: entry.options for entry in describe()}["mlp"] == {"hidden": (64,)}
+    assert {entry.name: entry.options for entry in describe()}["mlp"] == {"hidden": (64,), "projection": 0}
     assert all(entry.summary for entry in describe())
+
+
+def test_lenet_with_moons_projection_head_has_the_papers_parameters():
+    network = build("lenet", (3, 32, 32), 10, projection=256)
+    assert sum(p.numel() for p in network.parameters()) == 92_626
+    assert network(torch.zeros(2, 3, 32, 32)).features.shape == (2, 256)
