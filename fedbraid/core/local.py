@@ -156,6 +156,8 @@ class LocalJob:
         loss, (out, _) = evaluations[0]
         count = batch.mask.sum()
         remembered = {s.name: s.step(w, out, batch, client[s.name]) for s in chain.using("step")}
+        for name, memory in remembered.items():
+            _same_names(name, "remembers", memory, "begin", state["memory"].get(name, {}))
         return {
             "w": w,
             "buffers": evaluations[-1][1][1],
@@ -180,11 +182,7 @@ class LocalJob:
                         f"{replaced} and {s.name} both replace the model that is uploaded; keep one of them"
                     )
                 uploads["model"], replaced = mine.pop("model"), s.name
-            if kept[s.name].keys() != given["kept"].get(s.name, {}).keys():
-                raise UserError(
-                    f"{s.name} keeps {sorted(kept[s.name])} on clients, but its init_client begins with "
-                    f"{sorted(given['kept'].get(s.name, {}))}; both must have the same names"
-                )
+            _same_names(s.name, "keeps on clients", kept[s.name], "init_client", given["kept"].get(s.name, {}))
             uploads |= {f"{s.name}.{key}": value for key, value in mine.items()}
         return uploads, {name: tree for name, tree in kept.items() if tree}
 
@@ -271,6 +269,11 @@ def keep_unless(on: Tensor, new: State, old: State) -> State:
 
 def no_batches(whole: bool) -> Iterable[Batch]:
     raise RuntimeError("over_data and slope may be called in begin, end and probe, not inside a local step")
+
+
+def _same_names(strand: str, does: str, now: Tree, hook: str, first: Tree) -> None:
+    if now.keys() != first.keys():
+        raise UserError(f"{strand} {does} {sorted(now)}, but its {hook} gives {sorted(first)}; give the same names")
 
 
 def _total(parts: Iterable[Tree]) -> Tree:

@@ -122,7 +122,8 @@ class Stack:
         if key not in self._programs:
 
             def flat(*tensors: Tensor) -> list[Tensor]:
-                return leaves(self._step(axes, guarded, **rebuild(example, tensors)))
+                new = self._step(axes, guarded, **rebuild(example, tensors))
+                return leaves(grow(example["state"], lambda _, value: value, new))  # in the order they came in
 
             self._programs[key] = trace(flat, leaves(example))
         return self._programs[key]

@@ -29,11 +29,13 @@ LOOKS = (
 
 def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
     """`function` for inputs of these shapes, as straight-line code."""
-    apart = [t.clone() for t in inputs]  # two inputs that alias would be taken for one
+    # copies, since two inputs that alias would be taken for one; contiguous, since views depend on it
+    apart = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
     recorder = _Recorder()
     with torch.no_grad(), recorder:
         outputs = function(*apart)
-    return _Writer(apart, recorder.calls).program(outputs)
+    program = _Writer(apart, recorder.calls).program(outputs)
+    return lambda *tensors: program(*(t.contiguous() for t in tensors))
 
 
 @dataclass(frozen=True, eq=False)
