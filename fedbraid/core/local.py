@@ -252,9 +252,9 @@ class LocalJob:
         self.tally.slopes += 1
 
         def share(batch: Batch) -> Tree:
-            def objective(at: Tensor) -> tuple[Tensor, None]:
-                losses = sample_losses(self.task, self.model.predict(at, buffers, batch.x).logits, batch)
-                return (losses * batch.mask).sum() / size, None
+            def objective(at: Tensor) -> tuple[Tensor, Tensor]:
+                logits = self.model.predict(at, buffers, batch.x).logits
+                return (sample_losses(self.task, logits, batch) * batch.mask).sum() / size, logits
 
             return {"g": self.differentiate(objective, w)[0]}
 

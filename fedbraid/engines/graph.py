@@ -52,10 +52,13 @@ class Captured:
         return seen
 
     def fits(self, tensors: State, axes: Any) -> bool:
-        return bool(axes == self.axes) and all(
-            len(here.shape) == len(new.shape) and all(n <= h for n, h in zip(new.shape, here.shape, strict=True))
-            for name in self.memory
-            for here, new in zip(leaves(self.memory[name]), leaves(tensors[name]), strict=True)
+        """Whether `tensors` have a place in this memory, and clients the same axes."""
+        if axes != self.axes or any(len(leaves(self.memory[n])) != len(leaves(tensors[n])) for n in self.memory):
+            return False
+        pairs = (p for n in self.memory for p in zip(leaves(self.memory[n]), leaves(tensors[n]), strict=True))
+        return all(
+            here.dim() == new.dim() and all(n <= h for n, h in zip(new.shape, here.shape, strict=True))
+            for here, new in pairs
         )
 
     def load(self, tensors: State) -> None:
