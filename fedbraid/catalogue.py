@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING
+from dataclasses import fields
 from typing import Any
 
 from fedbraid.check import federation
-from fedbraid.core.chain import Chain, hyper_parameters
+from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
-from fedbraid.errors import unknown
+from fedbraid.errors import UserError, unknown
 from fedbraid.methods import parse
-from fedbraid.strands import METHODS, STRANDS
+from fedbraid.strands import METHODS, PAPERS, STRANDS
 
 
 def everything() -> list[dict[str, Any]]:
@@ -26,12 +26,51 @@ def brief(name: str) -> dict[str, Any]:
     kinds = [type(s) for s in chain]
     return {
         "name": name,
-        "paper": "; ".join(k.title for k in kinds) or "FedAvg (McMahan et al., 2017)",
+        "paper": PAPERS.get(name) or "; ".join(k.title for k in kinds),
         "strands": [k.name for k in kinds],
-        "written": "+".join(f"{k.name}({_defaults(k)})" for k in kinds if hyper_parameters(k)) or "none",
+        "written": "+".join(map(_written, chain)) or "none",
         "cost": cost(chain),
         "needs": sorted(chain.needs),
+        "not with": sorted({other for s in chain for other in refusals(s)}),
     }
+
+
+def refusals(strand: Strand) -> dict[str, str]:
+    """The strands that this one cannot be chained with, and why."""
+    refused = {}
+    for other in STRANDS:
+        if other is not type(strand):
+            try:
+                Chain((strand, parse(other.name).strands[0]))
+            except UserError as reason:
+                refused[other.name] = str(reason)
+    return refused
+
+
+def page() -> str:
+    """docs/methods.md: every method and strand, and every pair that is refused."""
+    lines = [
+        "# Methods",
+        "",
+        "A method is a chain of strands joined by `+`; a paper's name stands for the chain beside it, hyper-parameters",
+        "are shown with their defaults. Cost: floats down and up per client and round, P the number of the model's",
+        "parameters, counted from the payloads of a small federation (5 features, 3 classes, a hidden layer of 4). What a",
+        "strand changes, its equations, and where it differs from the authors' code: `fedbraid methods NAME`.",
+        "",
+        "| method | chain | paper | cost |",
+        "|---|---|---|---|",
+    ]
+    for entry in everything():
+        lines.append(f"| `{entry['name']}` | {_code(entry['written'], entry)} | {entry['paper']} | {entry['cost']} |")
+    lines += ["", "## What is refused", "", "Every other pair of strands is accepted.", ""]
+    pairs = [(s.name, other, why) for s in STRANDS for other, why in refusals(parse(s.name).strands[0]).items()]
+    order = [s.name for s in STRANDS]
+    lines += [f"- `{a}+{b}`: {why}" for a, b, why in pairs if order.index(a) < order.index(b)]
+    return "\n".join(lines) + "\n"
+
+
+def _code(written: str, entry: dict[str, Any]) -> str:
+    return f"`{written}`" if written != "none" else f"`{'+'.join(entry['strands'])}`" if entry["strands"] else "empty"
 
 
 def one(name: str) -> dict[str, Any]:
@@ -49,6 +88,7 @@ def one(name: str) -> dict[str, Any]:
         "about": [inspect.getdoc(k) or "" for k in kinds],
         "cost": f"floats down / up per client and round: {shown['cost']}",
         "needs": ", ".join(shown["needs"]),
+        "not with": ", ".join(shown["not with"]),
         "source": [inspect.getsource(k) for k in kinds],
     }
 
@@ -68,5 +108,7 @@ def _in_models(floats: int, parameters: int) -> str:
     return ("P" if models == 1 else f"{models} P") + (f" + {rest}" if rest else "")
 
 
-def _defaults(kind: type[Strand]) -> str:
-    return ", ".join(f"{k}={'…' if v is MISSING else v}" for k, v in hyper_parameters(kind).items())
+def _written(strand: Strand) -> str:
+    """A strand with all of its hyper-parameters."""
+    values = ", ".join(f"{f.name}={getattr(strand, f.name)}" for f in fields(strand))  # type: ignore[arg-type]
+    return f"{strand.name}({values})" if values else strand.name

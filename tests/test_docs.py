@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedbraid import catalogue
 from fedbraid.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -60,6 +61,10 @@ def test_adding_a_method_takes_under_25_lines():
         b for b in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "Strand" in b
     )
     assert len([line for line in snippet.splitlines() if line.strip()]) < 25
+
+
+def test_the_list_of_methods_is_up_to_date():
+    assert (ROOT / "docs" / "methods.md").read_text() == catalogue.page()
 
 
 def test_links_lead_somewhere():

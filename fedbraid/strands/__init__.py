@@ -82,3 +82,10 @@ METHODS: dict[str, str] = {
     "fednh": "nh",
 }
 """Papers' names for chains; a strand's own name is a method too."""
+
+PAPERS: dict[str, str] = {
+    "fedavg": "FedAvg (McMahan et al., 2017)",
+    "feddc": "FedDC (Gao et al., 2022)",
+    "fedspeed": "FedSpeed (Sun et al., 2023)",
+}
+"""The papers of methods that are not a single strand."""

@@ -58,6 +58,8 @@ class RFedAvg(Strand):
         return self._others(torch.where(known, r.kept["map"][r.cohort.ids], r.each("map")))
 
     def send(self, r: Round) -> PerClient:
+        if self.asks(r):
+            return PerClient()  # comes with the probe's answer
         return self._others(r.kept["map"][r.cohort.ids])
 
     def _others(self, maps: Tensor) -> PerClient:
