@@ -9,6 +9,7 @@ from torch import Tensor
 from fedbraid.core.batch import Batch
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.tree import Tree
+from fedbraid.errors import UserError
 from fedbraid.strands.distil import NEVER
 from fedbraid.strands.lc import ADJUSTS
 from fedbraid.strands.mixup import MIXES, draw_mixes, mixed
@@ -41,6 +42,10 @@ class Acd(Strand):
     missing: float = 1e-8
     score: bool = True  # False = uniform weights
 
+    def __post_init__(self) -> None:
+        if not 0 < self.tau < 1 or not self.missing > 0 or self.mixup < 0:
+            raise UserError("fedacd needs tau between 0 and 1, missing above 0 and mixup of at least 0")
+
     @property
     def claims(self) -> tuple[str, ...]:
         return (ADJUSTS, MIXES) if self.mixup else (ADJUSTS,)
@@ -61,9 +66,12 @@ class Acd(Strand):
         return batch.mean((batch.y * losses).sum(-1))
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        if not self.score:
+            return {}, c.kept
         P, has = class_matrix(w, c), (c.label_counts > 0).to(w.dtype)
         off = (1 - self.tau) / (len(P) - 1)
-        rows = (P * (P.log() - torch.where(_same(P), math.log(self.tau), math.log(off)))).sum(-1) * has
+        log_q = torch.where(_same(P), P.new_tensor(math.log(self.tau)), math.log(off))
+        rows = (P * (P.log() - log_q)).sum(-1) * has
         kl = rows.sum() / (has.sum() if self.kl == "mean_present" else 1)
         return {"score": torch.sigmoid(1 / kl.clamp(min=TINY))}, c.kept  # eq. 10
 

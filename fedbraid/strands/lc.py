@@ -30,6 +30,6 @@ class Lc(Strand):
         return (ADJUSTS,)
 
     def logits(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
-        n = c.label_counts.clamp(min=self.missing or 1.0)
+        n = torch.where(c.label_counts > 0, c.label_counts, self.missing or 1.0)
         calibrated = logits - self.tau * n**-0.25
         return calibrated if self.missing else torch.where(c.label_counts > 0, calibrated, NEVER)

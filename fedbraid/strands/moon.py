@@ -26,7 +26,7 @@ class Moon(Strand):
     temperature: float = 0.5
 
     def init_client(self, setup: Setup) -> Tree:
-        return {"model": torch.zeros_like(setup.w), "buffers": setup.buffers, "has": setup.w.new_zeros(())}
+        return {"model": setup.w, "buffers": setup.buffers, "has": setup.w.new_zeros(())}
 
     def views(self, c: Client) -> dict[str, View]:
         return {"received": (c.start, c.buffers), "previous": (c.kept["model"], c.kept["buffers"])}

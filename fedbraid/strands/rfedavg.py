@@ -42,7 +42,7 @@ class RFedAvg(Strand):
         return {"map": setup.w.new_zeros(n, setup.width), "known": setup.w.new_zeros(n)}
 
     def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
-        return {"noise": rng.normal(size=setup.width)} if self.noise else {}
+        return {when: rng.normal(size=setup.width) for when in ("first", "trained")} if self.noise else {}
 
     def releases(self, rounds: int) -> tuple[float, int]:
         return self.noise, rounds + 1  # once under the initial model, then after each training
@@ -51,7 +51,7 @@ class RFedAvg(Strand):
         return bool((r.kept["known"][r.cohort.ids] == 0).any())
 
     def probe(self, c: Client) -> Tree:
-        return {"map": feature_mean(self, c.initial, c)}
+        return {"map": feature_mean(self, c.initial, c, "first")}
 
     def probed(self, r: Round) -> PerClient:
         known = r.kept["known"][r.cohort.ids][:, None] > 0
@@ -76,7 +76,7 @@ class RFedAvg(Strand):
         return self.lam * apart / max(1, len(others))
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        return {"map": feature_mean(self, w, c)}, c.kept
+        return {"map": feature_mean(self, w, c, "trained")}, c.kept
 
     def absorb(self, r: Round) -> Tree:
         at = torch.as_tensor(r.cohort.ids, device=r.w.device)
@@ -108,13 +108,13 @@ class RFedAvgPlus(Strand):
         return (PULLS,)
 
     def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
-        return {"noise": rng.normal(size=setup.width)} if self.noise else {}
+        return {"received": rng.normal(size=setup.width)} if self.noise else {}
 
     def releases(self, rounds: int) -> tuple[float, int]:
         return self.noise, rounds
 
     def probe(self, c: Client) -> Tree:
-        return {"map": feature_mean(self, c.start, c)}
+        return {"map": feature_mean(self, c.start, c, "received")}
 
     def probed(self, r: Round) -> Tree | PerClient:
         maps = r.each("map")
@@ -128,8 +128,8 @@ class RFedAvgPlus(Strand):
         return self.lam * (batch.mean(out.features) - c.received["target"]).square().sum()
 
 
-def feature_mean(strand: RFedAvg | RFedAvgPlus, w: Tensor, c: Client) -> Tensor:
-    """δ: the mean feature of a client's data under `w`, clipped and noised if asked."""
+def feature_mean(strand: RFedAvg | RFedAvgPlus, w: Tensor, c: Client, draw: str) -> Tensor:
+    """δ: the mean feature of a client's data under `w`, clipped and noised if asked; each release has its own draw."""
 
     def add(out: Outputs, batch: Batch) -> Tree:
         f = out.features
@@ -140,5 +140,5 @@ def feature_mean(strand: RFedAvg | RFedAvgPlus, w: Tensor, c: Client) -> Tensor:
     total = c.over_data(w, add, whole=strand.delta == "full")
     mean = total["f"] / total["n"]
     if strand.noise:
-        mean = mean + strand.noise * strand.clip / total["n"] * c.chance["noise"]
+        mean = mean + strand.noise * strand.clip / total["n"] * c.chance[draw]
     return mean

@@ -42,7 +42,7 @@ class Rod(Strand):
         return c.kept
 
     def logits(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
-        n = c.label_counts.clamp(min=self.missing or 1.0)
+        n = torch.where(c.label_counts > 0, c.label_counts, self.missing or 1.0)
         balanced = logits + self.gamma * n.log()
         return balanced if self.missing else torch.where(c.label_counts > 0, balanced, NEVER)
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.strand import Client, Gradient, Strand
+from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class Sam(Strand):
 
     g₁ = g(w), g₂ = g(w + ρ g₁ / ‖g₁‖); the step uses (1 − mix) g₁ + mix g₂ (mix = 1 for FedSAM; FedSpeed's α).
     `adaptive` is ASAM: with T = |w| + eta on weights and 1 on biases, the perturbation is ρ T² g₁ / ‖T g₁‖.
-    Corrections of other strands and weight decay are not part of the ascent, wherever they are listed. ρ = 0 is FedAvg.
+    Corrections of other strands and weight decay are not part of the ascent, wherever listed. ρ = 0 with mix = 1 is FedAvg.
     """
 
     title = "FedSAM, FedASAM (Caldarola et al., 2022)"
@@ -23,6 +24,10 @@ class Sam(Strand):
     mix: float = 1.0
     adaptive: bool = False
     eta: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.rho < 0:
+            raise UserError(f"sam's rho must be at least 0, not {self.rho}")
 
     def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
         g = next(w)
