@@ -113,8 +113,9 @@ def run(
         if isinstance(value, kind):
             brought[key] = value
             settings[key] = {"name": name_of(value)}
-        elif isinstance(value, str):
-            settings[key] = {"name": value}
+    for key in ("data", "partition", "model", "optimizer"):
+        if isinstance(settings.get(key), str):
+            settings[key] = {"name": settings[key]}
     chain = None if method is None or isinstance(method, str) else as_chain(method)
     if method is not None:
         settings["method"] = str(chain) if chain is not None else method

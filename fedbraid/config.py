@@ -137,7 +137,10 @@ FREE = {"data", "model", "partition", "optimizer"}
 
 def from_dict(values: Mapping[str, Any]) -> Config:
     """A configuration from nested dictionaries such as a TOML file gives."""
-    nested = {key: _gather(key, value) for key, value in values.items()}
+    for key, value in flat(values).items():
+        if value is None and "." in key:
+            raise UserError(f"{key} is None; leave it out to take its default")
+    nested = {str(key): _gather(str(key), value) for key, value in values.items()}
     try:
         return _CONVERTER.structure(nested, Config)
     except cattrs.BaseValidationError as error:
@@ -197,7 +200,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dictionaries as dotted keys."""
     pairs: dict[str, Any] = {}
     for key, value in values.items():
-        pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return pairs
 
 

@@ -20,9 +20,9 @@ def replacing(path: Path) -> Iterator[Path]:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield beside
-        _flush(beside)
+        flush(beside)
         os.replace(beside, path)
-        _flush(path.parent)
+        flush(path.parent)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -46,7 +46,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         save_file({key: t.detach().cpu().clone().contiguous() for key, t in tensors.items()}, beside)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file, or a directory's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -62,7 +62,7 @@ def _terms(text: str) -> list[ast.expr]:
     quoted = re.sub(r"=\s*([A-Za-z_]\w*)\s*(?=[,)])", r"='\1'", text.strip())  # metric=kl needs no quotes
     try:
         tree = ast.parse(quoted, mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise _malformed(text) from None
     terms: list[ast.expr] = []
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
@@ -74,7 +74,8 @@ def _terms(text: str) -> list[ast.expr]:
 def _term(text: str, term: ast.expr) -> tuple[str, dict[str, Any]]:
     if isinstance(term, ast.Name):
         return term.id, {}
-    named = isinstance(term, ast.Call) and not term.args and all(keyword.arg for keyword in term.keywords)
+    given = [keyword.arg for keyword in term.keywords] if isinstance(term, ast.Call) else []
+    named = isinstance(term, ast.Call) and not term.args and all(given) and len(set(given)) == len(given)
     if named and isinstance(term, ast.Call) and isinstance(term.func, ast.Name):
         return term.func.id, {str(k.arg): _value(text, k.value) for k in term.keywords}
     raise _malformed(text)
@@ -89,12 +90,13 @@ def _value(text: str, node: ast.expr) -> Any:
             return left - right if isinstance(node.op, ast.Sub) else left + right
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError, MemoryError, RecursionError):
         raise _malformed(text) from None
 
 
 def _malformed(text: str) -> UserError:
-    return UserError(f"{text!r} is not a method; write strands joined by '+', such as prox(mu=0.1)+disco")
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return UserError(f"{shown!r} is not a method; write strands joined by '+', such as prox(mu=0.1)+disco")
 
 
 def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:
@@ -117,7 +119,7 @@ def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:
 def _typed(strand: str, key: str, value: Any, hint: Any) -> Any:
     """`value` if it is of the field's type; whole numbers pass as floats and lists as tuples."""
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = float(value) if abs(value) < 1e300 else math.inf
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{strand}'s {key} must be a finite number, not {value}")
     if isinstance(value, list):

@@ -29,7 +29,7 @@ from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
 from fedbraid.core.round import Server
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment
-from fedbraid.files import save_tensors, write_json, write_text
+from fedbraid.files import flush, save_tensors, write_json, write_text
 
 CHECKPOINT = "checkpoint.json"
 MEAN = "mean/w", "mean/buffers"
@@ -135,9 +135,9 @@ class RunDirectory:
 
     def _drop_strays(self, server: str, segments: set[str]) -> None:
         keep = {CHECKPOINT, server, *segments}
-        for file in self.states.glob("*") if self.states.exists() else ():
+        for file in (*self.states.glob("*"), *self.path.glob(".*.tmp")):
             if file.name not in keep:
-                file.unlink()
+                file.unlink(missing_ok=True)
 
     # --- the end
 
@@ -189,5 +189,7 @@ def _cut(path: Path, length: int) -> None:
 
 
 def _sync(path: Path) -> None:
+    """Flush a file and its entry in the directory."""
     with open(path, "ab") as file:
         os.fsync(file.fileno())
+    flush(path.parent)

@@ -74,8 +74,7 @@ class ClientStore:
         """Write what changed as `segment`; returns the new index, which holds once `commit` is called."""
         assert self.directory is not None
         live = Counter(self.index[c] for c in self.index if c not in self._changed)
-        total = Counter(self.index.values())
-        stale = {name for name in total if 2 * live[name] < total[name]}
+        stale = {name for name in set(self.index.values()) if 2 * live[name] < self._clients_in(name)}
         moved = {c for c, name in self.index.items() if name in stale} | self._changed
         if not moved:
             return dict(self.index)
@@ -87,6 +86,12 @@ class ClientStore:
         }
         save_tensors(self.directory / segment, tensors)
         return self.index | dict.fromkeys(sorted(moved), segment)
+
+    def _clients_in(self, segment: str) -> int:
+        """How many clients a segment was written with, whether or not their state is still the newest."""
+        assert self.directory is not None
+        with safe_open(self.directory / segment, framework="pt") as held:
+            return len({key.split("/", 1)[0] for key in held.keys()})  # noqa: SIM118 (not a dictionary)
 
     def commit(self, index: dict[int, str]) -> None:
         """The checkpoint is durable: forget what it replaces."""

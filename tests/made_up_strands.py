@@ -160,7 +160,7 @@ class Average(Strand):
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor, Tree]:
         return delta, {"sum": r.kept["sum"] + r.w + delta, "n": r.kept["n"] + 1}
 
-    def deploy(self, w: Tensor, kept: Tree) -> Tensor:
+    def deploy(self, w: Tensor, kept: Tree, *_: Setup) -> Tensor:
         return kept["sum"] / kept["n"].clamp(min=1)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -31,7 +32,8 @@ class Chain:
         seen: dict[str, Strand] = {}
         for strand in self.strands:
             if strand.name in seen:
-                raise UserError(f"{seen[strand.name]} and {strand} are the same strand twice; keep one of them")
+                both = f"{written(seen[strand.name])} and {written(strand)}"
+                raise UserError(f"{both} are the same strand twice; keep one of them")
             seen[strand.name] = strand
         claimed: dict[str, str] = {}
         for strand in self.strands:
@@ -47,8 +49,11 @@ class Chain:
 
     @cached_property
     def _using(self) -> dict[str, tuple[Strand, ...]]:
-        using = {h: tuple(s for s in self.strands if getattr(type(s), h) is not getattr(Strand, h)) for h in HOOKS}
-        return {h: tuple(sorted(strands, key=lambda s: h not in s.first_in)) for h, strands in using.items()}
+        using = {h: tuple(s for s in self.strands if overrides(s, h)) for h in HOOKS}
+        return {
+            hook: tuple(sorted(strands, key=lambda s: (hook not in s.first_in, hook in s.last_in)))
+            for hook, strands in using.items()
+        }
 
     @property
     def averages(self) -> str:
@@ -74,8 +79,24 @@ def _check_form(strand: Strand) -> None:
     kind = type(strand)
     if "__dataclass_params__" not in kind.__dict__ or not kind.__dict__["__dataclass_params__"].frozen:
         raise UserError(f"{kind.__name__} must be a frozen dataclass: write @dataclass(frozen=True) above it")
-    if not any(getattr(kind, hook) is not getattr(Strand, hook) for hook in HOOKS):
+    for f in fields(strand):  # type: ignore[arg-type]
+        value = getattr(strand, f.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{strand.name}'s {f.name} must be a finite number, not {value}")
+    if not overrides(strand, *HOOKS):
         raise UserError(f"{kind.__name__} overrides no hook, so it would be FedAvg; the hooks are {', '.join(HOOKS)}")
+
+
+def overrides(strand: Strand, *hooks: str) -> bool:
+    """Whether a strand overrides one of these hooks."""
+    return any(getattr(type(strand), hook) is not getattr(Strand, hook) for hook in hooks)
+
+
+def refuse(strand: Strand, others: tuple[Strand, ...], reasons: Mapping[str, str]) -> None:
+    """For `among`: raise if one of `others` is named in `reasons`."""
+    for other in others:
+        if other.name in reasons:
+            raise UserError(f"{strand.name} and {other.name} do not go together: {reasons[other.name]}")
 
 
 def written(strand: Strand) -> str:

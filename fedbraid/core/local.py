@@ -142,6 +142,8 @@ class LocalJob:
 
         def raw(at: Tensor) -> Tensor:
             g, evaluation = self.differentiate(objective, at)
+            if self.model.frozen is not None:
+                g = torch.where(self.model.frozen, 0.0, g)
             self.tally.gradients += 1
             evaluations.append(evaluation)
             return clipped(g, self.optimizer.clip)

@@ -110,7 +110,9 @@ def why_not_stacked(model: Model, x: Tensor) -> str | None:
     for name, layer in model.training.named_modules():
         if isinstance(layer, nn.RNNBase):
             return f"layer {name!r} ({type(layer).__name__}) has no batching rule over clients"
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and (
+            layer.track_running_stats or isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        ):
             return f"layer {name!r} ({type(layer).__name__}) mixes the samples of a batch, padded ones included"
     dtype = next((p.dtype for p in model.training.parameters()), torch.float32)
     w, buffers = model.initial(dtype, x.device)

@@ -179,6 +179,8 @@ class Strand:
     """Whether `begin` is called again at each local epoch."""
     first_in: ClassVar[frozenset[str]] = frozenset()
     """Hooks in which it acts before the others, wherever it is listed."""
+    last_in: ClassVar[frozenset[str]] = frozenset()
+    """Hooks in which it acts after the others, wherever it is listed."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -200,7 +202,10 @@ class Strand:
 
     # --- once
     def among(self, others: tuple[Strand, ...]) -> Strand | None:
-        """This strand in the company of `others`: itself, a variant, or None where another does its work."""
+        """This strand in the company of `others`: itself, a variant, or None where another does its work.
+
+        Raises a UserError where the two make no sense together.
+        """
         return self
 
     def model(self, module: nn.Module) -> nn.Module:

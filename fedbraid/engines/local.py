@@ -84,6 +84,13 @@ class Local:
             if "data-dependent control flow" in str(error) or ".item()" in str(error):
                 raise UserError(LOOKS) from error
             raise
+        except ValueError as error:
+            if "more than 1 value per channel" in str(error):
+                raise UserError(
+                    "BatchNorm needs two samples or more in a batch, and a client has a batch of one; "
+                    "set local.drop_last=true, or a larger min_size of the partition"
+                ) from error
+            raise
 
     def _run(self, job: Job) -> Stacked:
         ids = [int(i) for i in job.cohort.ids]
@@ -130,15 +137,22 @@ class Local:
         return uploads, new, Work(looks * samples + looked, gradients * samples) + self.stack.passed
 
     def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
-        everyone = np.arange(len(ids))
         plans = [self.plan(job, i) for i in ids]
-        given = self.given(job, kept, everyone, [len(p) for p in plans])
+        size = self._chunk(len(ids))
+        parts = [np.arange(at, min(at + size, len(ids))) for at in range(0, len(ids), size)]
+        answers = [self._probe_part(job, ids, kept, plans, part) for part in parts]
+        return Stacked(_joined([a for a, _ in answers]), sum((w for _, w in answers), Work()))
+
+    def _probe_part(
+        self, job: Job, ids: Sequence[int], kept: dict[str, Tree], plans: Sequence[Plan], part: np.ndarray
+    ) -> tuple[Tree, Work]:
+        mine, their_plans = [ids[k] for k in part], [plans[k] for k in part]
+        given = self.given(job, kept, part, [len(p) for p in their_plans])
         if self.kind == "loop":
-            answers = self.loop.probe([given[k] for k in everyone], ids, plans)
-            return Stacked(stack([a for a, _ in answers]), sum((w for _, w in answers), Work()))
+            answers = self.loop.probe([given[k] for k in range(len(part))], mine, their_plans)
+            return stack([a for a, _ in answers]), sum((w for _, w in answers), Work())
         self.stack.passed = Work()
-        uploads = self.stack.probe(given, ids, plans)
-        return Stacked(uploads, self.stack.passed)
+        return self.stack.probe(given, mine, their_plans), self.stack.passed
 
     def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
         """What these clients receive and keep, with or without a client axis."""

@@ -21,7 +21,7 @@ class Creff(Strand):
     own head, which ψ replaces in the model that is evaluated and handed out.
 
     The gradient of a class is over all of the client's samples of it; the authors' code averages ten draws of at most
-    32 images.
+    32 images. Classes that a client lacks are sent as zeros.
     """
 
     title = "CReFF (Shang et al., 2022)"

@@ -22,6 +22,8 @@ class Drift(Strand):
 
     title = "FedDyn (Acar et al., 2021)"
     averages = "uniform"
+    first_in = frozenset({"deploy"})
+    last_in = frozenset({"update"})  # what is added is what `deploy` takes away again
 
     alpha: float = 0.01
     by_size: bool = False

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedbraid.core.strand import Round, Setup, Strand
 from fedbraid.core.tree import Tree
+from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class Opt(Strand):
     tau: float = 1e-3
     v0: float = 0.0
     bias_correction: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind == "adagrad" and self.bias_correction:
+            raise UserError("adagrad sums squares and has no bias to correct; leave bias_correction out")
 
     @property
     def claims(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedbraid.core.chain import refuse
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.task import sample_losses
 from fedbraid.core.tree import Tree
@@ -21,6 +22,11 @@ class QFair(Strand):
     neutral = {"q": 0.0}
 
     q: float = 1.0
+
+    def among(self, others: tuple[Strand, ...]) -> Strand:
+        no_mean = "its weights do not sum to 1, so that the model handed out would be no mean"
+        refuse(self, others, {"drift": no_mean, "nova": "both rescale the same updates"})
+        return self
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         total = c.over_data(c.start, lambda out, b: {"f": (sample_losses(c.task, out.logits, b) * b.mask).sum()})

@@ -13,7 +13,7 @@ class Sam(Strand):
 
     g₁ = g(w), g₂ = g(w + ρ g₁ / ‖g₁‖); the step uses (1 − mix) g₁ + mix g₂ (mix = 1 for FedSAM; FedSpeed's α).
     `adaptive` is ASAM: with T = |w| + eta on weights and 1 on biases, the perturbation is ρ T² g₁ / ‖T g₁‖.
-    Corrections of other strands and weight decay are not part of the ascent, wherever listed. ρ = 0 with mix = 1 is FedAvg.
+    Corrections of other strands and weight decay are not part of the ascent, wherever listed. ρ = 0 is FedAvg.
     """
 
     title = "FedSAM, FedASAM (Caldarola et al., 2022)"

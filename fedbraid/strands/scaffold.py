@@ -4,6 +4,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedbraid.core.chain import overrides, refuse
 from fedbraid.core.strand import Client, Gradient, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 
@@ -25,6 +26,12 @@ class Scaffold(Strand):
     option: Literal[1, 2] = 2
     server_lr: float = 1.0
     strength: float = 1.0
+
+    def among(self, others: tuple[Strand, ...]) -> Strand:
+        changed = "option 1 takes the gradient of the plain loss, which it changes; use option 2"
+        if self.option == 1:
+            refuse(self, others, {o.name: changed for o in others if overrides(o, "batch", "logits", "task", "loss")})
+        return self
 
     def init_server(self, setup: Setup) -> Tree:
         return {"c": torch.zeros_like(setup.w)}

@@ -13,7 +13,8 @@ class Skip(Strand):
     """Average only every `every` rounds; in between, models wander from client to client.
 
     As many model slots as clients in a round. A slot's weight is the number of samples it has been trained on since
-    the last average. Rounds left over at the end are averaged too if `final_aggregate`. every = 1 is FedAvg.
+    the last average. Rounds left over at the end are averaged too if `final_aggregate`. every = 1 is FedAvg. What
+    `nova` and `qfair` measure of a client is, beside skip, that of a model's last client before the average.
     """
 
     title = "FedSkip (Fan et al., 2022)"

@@ -8,9 +8,10 @@ from made_up_strands import MADE_UP
 from fedbraid.strands import STRANDS
 
 ROUNDING = 1e-12  # float64, three rounds; the contract is 1e-6
+CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
 CHAINS = [
     "fedavg",
-    *(s.name for s in (*STRANDS, *MADE_UP)),
+    *(CHEAP.get(s.name, s.name) for s in (*STRANDS, *MADE_UP)),
     "prox(mu=0.3)+scaffold+avgm(nesterov=true)+disco",
     "scaffold+skip(every=2)+avgm",
     "anchor+teach+sharp+calibrate",
@@ -60,15 +61,14 @@ def test_every_chain_on_ragged_clients_with_partial_participation(method):
 
 
 @pytest.mark.parametrize("work", WORK)
-@pytest.mark.parametrize("method", ["scaffold+prox", "anchor+teach", "mix+tracker"])
+@pytest.mark.parametrize("method", ["scaffold+anchor+teach", "mix+tracker"])
 def test_every_kind_of_local_work(method, work):
     assert_same(by_engine(method, local=WORK[work], sampling={"clients": 5}))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("method", ["fedavg", "scaffold+prox", "anchor+sharp"])
-def test_every_optimizer(method, optimizer):
-    assert_same(by_engine(method, optimizer=OPTIMIZERS[optimizer]))
+def test_every_optimizer(optimizer):
+    assert_same(by_engine("scaffold+anchor+sharp", optimizer=OPTIMIZERS[optimizer]))
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])

@@ -1,0 +1,137 @@
+"""Methods as they are written: what is read, and which sentence refuses the rest."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbraid import methods
+from fedbraid.core.chain import Chain
+from fedbraid.core.strand import Strand
+from fedbraid.errors import UserError
+from fedbraid.strands import AvgM, Disco, Prox, Scaffold, Skip
+
+
+@dataclass(frozen=True)
+class Picky(Strand):
+    size: int
+    metric: Literal["kl", "l2"] = "kl"
+    word: str = "x"
+    widths: tuple = ()
+
+    def grad(self, w, c, next):
+        return next(w)
+
+
+def parse(text, **kwargs):
+    return methods.parse(text, own=[Picky], **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("text", "strands"),
+    [
+        ("fedavg", ()),
+        ("scaffold", (Scaffold(),)),
+        ("fedprox", (Prox(),)),
+        ("fedprox(mu=0.5)", (Prox(0.5),)),
+        (" prox ( mu = 1 ) + disco ", (Prox(1.0), Disco())),
+        ("fedavg+disco(a=.4, b=1e-3)", (Disco(0.4, 0.001),)),
+        ("picky(size=-3)", (Picky(-3),)),
+        ("prox(mu=1-1e-5)", (Prox(0.99999),)),
+        ("avgm(nesterov=true,dampened=False)", (AvgM(nesterov=True),)),
+        ("skip(every=2)", (Skip(2),)),
+        ("picky(size=3, metric=l2)", (Picky(3, "l2"),)),
+        ("picky(size=3, word='a b', widths=[1, 2])", (Picky(3, word="a b", widths=(1, 2)),)),
+    ],
+)
+def test_what_is_written_is_read(text, strands):
+    assert parse(text) == Chain(strands)
+
+
+def test_settings_fill_in_what_the_text_leaves_open():
+    settings = {"disco": {"a": 0.3, "b": 0.2}}
+    assert parse("prox+disco(a=0.9)", settings=settings) == Chain((Prox(), Disco(0.9, 0.2)))
+
+
+WRONG = [
+    ("disko", "no method is called 'disko'; did you mean 'disco'?"),
+    ("fedproxx+disco", "did you mean 'fedprox'?"),
+    ("disco(alpha=1)", "no hyper-parameter of disco is called 'alpha'"),
+    ("uniform(lr=1)", "uniform has no hyper-parameters"),
+    ("fedavg(mu=1)", "takes no hyper-parameters"),
+    ("prox(mu='a')", "prox's mu must be of type float, not 'a'"),
+    ("prox(mu=true)", "prox's mu must be of type float, not True"),
+    ("prox(mu=None)", "prox's mu must be of type float"),
+    ("skip(every=2.5)", "skip's every must be of type int"),
+    ("skip(every=true)", "skip's every must be of type int"),
+    ("skip(every=0)", "every must be 1 or more"),
+    ("avgm(nesterov=1)", "avgm's nesterov must be of type bool"),
+    ("picky", "picky needs a value for size"),
+    ("picky(size=1, metric=l3)", "must be one of kl, l2"),
+    ("prox(0.1)", "is not a method"),
+    ("prox(*[1])", "is not a method"),
+    ("prox(**{'mu': 1})", "is not a method"),
+    ("prox(mu=2*3)", "is not a method"),
+    ("prox(mu=__import__('os'))", "is not a method"),
+    ("__import__('os')", "is not a method"),
+    ("__import__('os').system('true')", "is not a method"),
+    ("prox.mu", "is not a method"),
+    ("prox-disco", "is not a method"),
+    ("prox+", "is not a method"),
+    ("+prox", "is not a method"),
+    ("", "is not a method"),
+    ("1", "is not a method"),
+    ("prox disco", "is not a method"),
+    ("lambda: 1", "is not a method"),
+    ("prox\ndisco", "is not a method"),
+    ("prox\0", "is not a method"),
+    ("prox;disco", "is not a method"),
+    ("[prox]", "is not a method"),
+    ("prox(mu=[x for x in y])", "is not a method"),
+    ("prox+prox(mu=1)", "the same strand twice"),
+    ("uniform+disco", "both set the aggregation weights"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG)
+def test_mistakes_get_one_sentence(text, sentence):
+    with pytest.raises(UserError) as caught:
+        parse(text)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("prox(mu={[]: 1})", id="an unhashable key"),
+        pytest.param("prox(mu=1" + "0" * 400 + ")", id="a whole number beyond floats"),
+        pytest.param("+".join(["prox"] * 5000), id="thousands of terms"),
+        pytest.param("prox(mu=" + "-" * 5000 + "1)", id="thousands of signs"),
+    ],
+)
+def test_outlandish_mistakes_get_one_sentence_too(text):
+    with pytest.raises(UserError):
+        parse(text)
+
+
+@pytest.mark.filterwarnings("ignore")
+@given(st.text(max_size=30) | st.text("proxdisc+(=),.0129 'mub[]{}", max_size=20))
+def test_no_text_gives_anything_but_a_chain_or_a_user_error(text):
+    try:
+        assert isinstance(parse(text), Chain)
+    except UserError as error:
+        assert str(error)
+
+
+def test_hyper_parameters_for_strands_that_are_not_there_are_refused():
+    with pytest.raises(UserError, match="set for 'disco', which is not part of 'prox'"):
+        parse("prox", settings={"disco": {"a": 1.0}})
+
+
+@pytest.mark.parametrize(("name", "value"), [("a", "x"), ("c", 1.0)])
+def test_hyper_parameters_in_settings_are_checked_as_those_in_the_text(name, value):
+    with pytest.raises(UserError, match="disco"):
+        parse("disco", settings={"disco": {name: value}})

@@ -1,0 +1,41 @@
+"""Who takes part: the right number, nobody twice, by seed and round alone."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbraid.core.sampling import bernoulli, fixed
+
+KEYS = st.fixed_dictionaries({"seed": st.integers(0, 2**40), "round": st.integers(0, 10_000)})
+
+
+@given(st.integers(1, 200), st.data(), KEYS)
+def test_fixed_takes_so_many_without_replacement_in_order(population, data, key):
+    clients = data.draw(st.integers(1, population))
+    ids = fixed(population, clients, **key)
+    assert len(ids) == clients
+    assert (np.diff(ids) > 0).all() and ids[0] >= 0 and ids[-1] < population
+    assert np.array_equal(ids, fixed(population, clients, **key))
+
+
+@given(st.integers(1, 200), st.floats(0.005, 1.0), KEYS)
+def test_bernoulli_takes_at_least_one_in_order(population, rate, key):
+    ids = bernoulli(population, rate, **key)
+    assert len(ids) >= 1
+    assert (np.diff(ids) > 0).all() and ids[0] >= 0 and ids[-1] < population
+    assert np.array_equal(ids, bernoulli(population, rate, **key))
+
+
+def test_everybody_comes_as_often_as_anybody():
+    often = np.zeros(20)
+    for t in range(2000):
+        often[fixed(20, 5, seed=0, round=t)] += 1
+    assert abs(often - 500).max() < 5 * np.sqrt(2000 * 0.25 * 0.75)
+    numbers = [len(bernoulli(20, 0.3, seed=0, round=t)) for t in range(2000)]
+    assert abs(np.mean(numbers) - 6) < 5 * np.sqrt(20 * 0.3 * 0.7 / 2000)
+
+
+def test_rounds_and_seeds_differ():
+    draws = [fixed(1000, 10, seed=s, round=t) for s in range(3) for t in range(3)]
+    draws += [bernoulli(1000, 0.01, seed=s, round=t) for s in range(3) for t in range(3)]
+    assert len({ids.tobytes() for ids in draws[:9]}) == len({ids.tobytes() for ids in draws[9:]}) == 9

@@ -1,0 +1,130 @@
+"""The stack on a GPU, its steps captured in CUDA graphs, against the loop on the CPU."""
+
+import pytest
+import torch
+from helpers import advanced, apart, federation, held, toy
+from made_up_strands import MADE_UP
+from networks import NETWORKS, Normed, Recurrent
+
+from fedbraid.strands import STRANDS
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
+]
+ROUNDING = 1e-9  # float64; the contract is 1e-6
+CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
+CHAINS = [
+    "fedavg",
+    *(CHEAP.get(s.name, s.name) for s in (*STRANDS, *MADE_UP)),
+    "prox(mu=0.3)+scaffold+avgm(nesterov=true)+disco",
+    "scaffold+skip(every=2)+avgm",
+    "anchor+teach+sharp+calibrate",
+    "mix+teach+focal+tracker+fair+scaffold+disco+skip(every=2)+average",
+]
+GPU, CPU = {"kind": "stack", "device": "cuda"}, {"kind": "loop"}
+EXACT = ("round", "clients", "bytes_down", "bytes_up", "forward_samples", "backward_samples")
+
+
+def assert_same(method, *, gpu=GPU, cpu=CPU, rounds=3, **settings):
+    results = []
+    for engine in (gpu, cpu):
+        experiment = federation(method, own=MADE_UP, engine=engine, rounds=rounds, **settings)
+        lines = [experiment.advance() for _ in range(rounds)]
+        results.append((held(experiment), [[line[key] for key in EXACT] for line in lines]))
+    assert apart(results[0][0], results[1][0]) <= ROUNDING
+    assert results[0][1] == results[1][1]
+
+
+@pytest.mark.parametrize("method", CHAINS)
+def test_every_chain_on_ragged_clients_with_partial_participation(method):
+    assert_same(method, sampling={"clients": 4}, optimizer={"momentum": 0.5, "weight_decay": 0.01})
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"batch": 4, "epochs": 2, "drop_last": True},
+        {"batch": 4, "epochs": 3, "least": 1},
+        {"batch": 4, "steps": 6, "least": 1},
+        {"batch": 0, "epochs": 2},
+    ],
+)
+@pytest.mark.parametrize("method", ["scaffold+prox", "anchor+teach", "mix+tracker"])
+def test_every_kind_of_local_work(method, work):
+    assert_same(method, local=work, sampling={"clients": 5})
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"momentum": 0.9, "nesterov": True, "decay": 0.9},
+        {"clip": 0.3, "momentum": 0.5},
+        {"name": "adam", "lr": 0.05},
+        {"name": "rmsprop", "lr": 0.02, "clip": 1.0},
+    ],
+)
+def test_every_optimizer(optimizer):
+    assert_same("scaffold+prox", optimizer=optimizer)
+
+
+@pytest.mark.parametrize("method", ["scaffold+teach+disco", "anchor+tracker", "mix"])
+def test_cohorts_of_varying_size(method):
+    assert_same(method, rounds=6, sampling={"scheme": "bernoulli", "rate": 0.4})
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+@pytest.mark.parametrize("method", ["scaffold+skip(every=2)+teach", "anchor+fair+tracker"])
+def test_a_stack_in_chunks(method, chunk):
+    assert_same(method, gpu=GPU | {"chunk": chunk}, optimizer={"momentum": 0.5})
+
+
+def test_many_clients_that_finish_one_after_the_other():
+    data = toy([1 + 3 * k % 23 for k in range(19)])
+    assert_same("scaffold+anchor", data=data, local={"batch": 3, "epochs": 2, "least": 1})
+
+
+def test_rounds_that_look_ahead_and_rounds_that_do_not():
+    """The frozen models' outputs are cached in some rounds and not in others, within one captured memory."""
+    work = {"batch": 2, "steps": 2}
+    assert_same("teach", data=toy((1, 2, 30, 1, 2, 30)), local=work, sampling={"clients": 1}, rounds=8)
+
+
+def test_convolutions_on_bytes():
+    data = toy((3, 1, 4), (1, 28, 28), pixels=True)
+    assert_same("scaffold", data=data, model={"name": "lenet"}, local={"batch": 2}, optimizer={"momentum": 0.9})
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_kind_of_network(network):
+    assert_same("prox", module=NETWORKS[network](), optimizer={"momentum": 0.5})
+
+
+@pytest.mark.filterwarnings("ignore:RNN module weights")  # cuDNN would like them in memory of their own
+@pytest.mark.parametrize("network", [Normed, Recurrent])
+def test_batchnorm_and_recurrence_run_in_the_loop_on_the_gpu(network):
+    even = toy((4, 8, 12, 6))
+    work = {"batch": 4, "epochs": 2, "drop_last": True}
+    assert_same("scaffold+skip(every=2)", module=network(), data=even, local=work, gpu={"device": "cuda"})
+
+
+def test_the_loop_on_the_gpu():
+    assert_same("anchor+teach+scaffold", gpu={"kind": "loop", "device": "cuda"})
+
+
+def test_single_precision_agrees_to_its_rounding():
+    gpu, cpu = (
+        held(advanced(federation("scaffold", engine=engine | {"dtype": "float32"}, optimizer={"momentum": 0.5})))
+        for engine in (GPU, CPU)
+    )
+    assert apart(gpu, cpu) < 1e-4
+
+
+def test_a_graph_is_captured_once_for_each_size_and_used_in_later_rounds():
+    experiment = federation("scaffold", engine=GPU, rounds=6)
+    advanced(experiment, 1)
+    captured = experiment.engine.stack._captured
+    graphs = dict(captured.graphs)
+    advanced(experiment, 4)
+    assert experiment.engine.stack._captured is captured
+    assert captured.graphs == graphs

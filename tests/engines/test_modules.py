@@ -1,0 +1,212 @@
+"""Networks with layers that need care: BatchNorm, recurrence, dropout, and outputs of the wrong kind."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from helpers import SIZES, advanced, apart, federation, held, toy
+from jobs import training_job, uploads
+from networks import Network, Normed, Recurrent, Tracking
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedbraid.core.chain import Chain
+from fedbraid.core.model import Model
+from fedbraid.core.plan import make_plan
+from fedbraid.errors import UserError
+from fedbraid.models import build
+
+EVEN = toy((4, 8, 12, 6))  # no batch of a single sample, which BatchNorm cannot train on
+WORK = {"batch": 4, "epochs": 2, "drop_last": True}
+
+
+def plain_torch(module, rounds, lr=0.1, momentum=0.5):
+    """FedAvg as anybody would write it: modules, torch.optim and averaged state dicts."""
+    dataset, partition = EVEN
+    x, y = torch.as_tensor(dataset.train.x), torch.as_tensor(dataset.train.y)
+    module = copy.deepcopy(module).double()
+    work = federation(local=WORK).config.local
+    for t in range(rounds):
+        states = []
+        for k, own in enumerate(partition.clients):
+            client = copy.deepcopy(module).train()
+            optimizer = torch.optim.SGD(client.parameters(), lr, momentum)
+            plan = make_plan(Chain(), work, len(own), 4, seed=0, round=t, client=k)
+            for row, count in zip(plan.positions, plan.counts, strict=True):
+                at = own[row[:count]]
+                optimizer.zero_grad()
+                cross_entropy(client(x[at]).logits, y[at]).backward()
+                optimizer.step()
+            states.append(client.state_dict())
+        shares = partition.sizes / partition.sizes.sum()
+        mean = {key: sum(p * s[key].double() for p, s in zip(shares, states, strict=True)) for key in states[0]}
+        module.load_state_dict(mean)
+    return module.state_dict()
+
+
+def as_state(experiment):
+    layout, buffers = experiment.model.layout, experiment.model.buffers
+    return layout.views(experiment.server.w) | buffers.views(experiment.server.buffers)
+
+
+@pytest.mark.parametrize("network", [Normed, Recurrent])
+def test_batchnorm_and_recurrence_train_as_in_plain_torch_with_averaged_buffers(network):
+    module = network()
+    settings = {"data": EVEN, "module": module, "local": WORK, "optimizer": {"momentum": 0.5}}
+    got = as_state(advanced(federation(**settings)))
+    expected = plain_torch(module, 3)
+    for key, value in got.items():
+        torch.testing.assert_close(value, expected[key], rtol=0, atol=1e-12)
+    assert len(got) == len([k for k in expected if "num_batches" not in k])
+
+
+def test_lenet_trains_as_in_plain_torch(monkeypatch):
+    data = toy((4, 8, 12, 6), (1, 16, 16))
+    monkeypatch.setitem(globals(), "EVEN", data)
+    module = build("lenet", (1, 16, 16), 3)
+    settings = {"data": data, "module": module, "local": WORK, "optimizer": {"momentum": 0.5}, "rounds": 2}
+    for kind in ("stack", "loop"):
+        got, expected = as_state(advanced(federation(engine={"kind": kind}, **settings))), plain_torch(module, 2)
+        for key, value in got.items():
+            torch.testing.assert_close(value, expected[key], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("network", "why"),
+    [(Normed, "layer 'norm' (BatchNorm1d) mixes the samples"), (Recurrent, "layer 'lstm' (LSTM) has no batching rule")],
+)
+@pytest.mark.parametrize("kind", ["auto", "stack"])
+def test_what_cannot_be_stacked_runs_in_the_loop_and_the_log_says_why(network, why, kind, caplog):
+    with caplog.at_level(logging.WARNING, "fedbraid"):
+        experiment = federation(module=network(), data=EVEN, engine={"kind": kind})
+    assert experiment.engine.kind == "loop"
+    assert [r.getMessage() for r in caplog.records if why in r.getMessage()] and len(caplog.records) == 1
+
+
+def test_who_asks_for_the_loop_is_told_nothing(caplog):
+    assert federation(module=Normed(), data=EVEN, engine={"kind": "loop"}).engine.kind == "loop"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("model", "kind"), [("lenet", "loop"), ("mlp", "stack")])
+def test_auto_runs_convolutions_on_a_cpu_client_by_client(model, kind):
+    experiment = federation(data=toy((3, 4), (1, 16, 16)), model={"name": model}, engine={"kind": "auto"})
+    assert experiment.engine.kind == kind
+
+
+@pytest.mark.parametrize("method", ["fedavg", "avgm", "scaffold", "avgm+scaffold+sizes"])
+def test_buffers_are_averaged_with_the_weights_and_no_strand_corrects_them(method):
+    experiment = federation(method, module=Normed(), data=EVEN, local=WORK)
+    for _ in range(3):
+        before = held(experiment)
+        each = uploads(federation_like(experiment), training_job(experiment))["buffers"]
+        sizes = experiment.clients.sizes if "scaffold" not in method or "sizes" in method else [1, 1, 1, 1]
+        weights = torch.tensor(sizes).double() / sum(sizes)
+        advanced(experiment, 1)
+        torch.testing.assert_close(experiment.server.buffers, weights @ each, rtol=0, atol=1e-12)
+        assert not torch.equal(before["buffers"], experiment.server.buffers)
+    assert {v.shape for s in experiment.server.kept.values() for v in s.values()} <= {experiment.server.w.shape}
+
+
+def federation_like(experiment):
+    """The same federation once more, clients' states included: asking an engine moves them on."""
+    other = federation(experiment.chain, module=Normed(), data=EVEN, local=WORK)
+    ids = range(len(experiment.clients))
+    if experiment.store.blank:
+        other.store.write(ids, experiment.store.read(ids))
+    return other
+
+
+def test_buffers_wander_with_their_models_under_skip():
+    experiment = federation("skip(every=3)", module=Normed(), data=EVEN, local=WORK, sampling={"clients": 3})
+    first, before = uploads(experiment), experiment.server.buffers
+    advanced(experiment, 1)
+    assert torch.equal(experiment.server.buffers, before), "the server's own wait for the next average"
+    job = training_job(experiment)
+    assert job.model.shape == (3, experiment.setup.layout.size)
+    came_from = [int(torch.cdist(row[None], first["model"]).argmin()) for row in job.model]
+    assert sorted(came_from) == [0, 1, 2]
+    torch.testing.assert_close(job.model, first["model"][came_from])
+    torch.testing.assert_close(job.buffers, first["buffers"][came_from])
+    assert (first["buffers"][0] - first["buffers"][1]).abs().max() > 1e-3
+
+
+def test_evaluation_uses_running_statistics_and_leaves_them_alone():
+    model = Model.of(Normed()).to(torch.float64, torch.device("cpu"))
+    w, buffers = model.initial(torch.float64, torch.device("cpu"))
+    x, before = torch.randn(6, 4, dtype=torch.float64), buffers.clone()
+    together = model.predict(w, buffers, x).logits
+    torch.testing.assert_close(together[:1], model.predict(w, buffers, x[:1]).logits)
+    learned, after = model.learn(w, buffers, x)
+    assert torch.equal(buffers, before)
+    assert not torch.equal(after, before)
+    assert not torch.allclose(learned.logits, together)
+
+
+class Dropping(Network):
+    def __init__(self, layer):
+        super().__init__(4)
+        self.layer = layer
+
+    def features(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Dropping(nn.Dropout(0.5)),
+        Dropping(nn.Sequential(nn.Linear(4, 4), nn.AlphaDropout(0.1))),
+        Dropping(nn.RReLU()),
+        Recurrent(dropout=0.3),
+        Dropping(nn.TransformerEncoderLayer(4, 2, dropout=0.1, batch_first=True)),
+    ],
+)
+def test_layers_that_draw_from_torchs_generator_are_refused(module):
+    with pytest.raises(UserError, match="draws from torch's global generator"):
+        federation(module=module)
+
+
+def test_dropout_with_rate_zero_is_no_dropout():
+    advanced(federation(module=Dropping(nn.Dropout(0.0))), 1)
+
+
+def test_batchnorm_without_momentum_is_refused():
+    with pytest.raises(UserError, match="momentum=None"):
+        federation(module=Dropping(nn.BatchNorm1d(4, momentum=None)))
+
+
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+def test_a_network_that_returns_a_plain_tensor_is_told_what_to_return(kind):
+    with pytest.raises(UserError, match=r"the network returned Tensor; .*fedbraid\.Outputs\(logits, features\)"):
+        federation(module=nn.Linear(4, 3), engine={"kind": kind}).advance()
+
+
+def test_batchnorm_on_a_batch_of_one_sample_is_a_sentence():
+    with pytest.raises(UserError, match="BatchNorm"):
+        federation(module=Normed(), data=toy(SIZES)).advance()
+
+
+def test_instance_norm_that_tracks_statistics_trains_in_the_stack_as_in_the_loop():
+    module = Tracking()
+    stack, loop = (held(advanced(federation(module=module, engine={"kind": kind}), 1)) for kind in ("stack", "loop"))
+    assert apart(stack, loop) < 1e-12
+
+
+def test_tied_weights_stay_tied():
+    class Tied(Network):
+        def __init__(self):
+            super().__init__(4)
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.second.weight = self.first.weight
+
+        def features(self, x):
+            return self.second(torch.tanh(self.first(x)))
+
+    module = Tied()
+    stack, loop = (advanced(federation(module=module, engine={"kind": kind}), 2) for kind in ("stack", "loop"))
+    assert apart(held(stack), held(loop)) < 1e-12
+    trained = stack.module()
+    assert torch.equal(trained.first.weight, trained.second.weight)
+    assert not torch.equal(trained.first.weight, module.first.weight.double())

@@ -1,0 +1,67 @@
+"""A run that is recorded, small enough to be started many times, and everything it leaves on disk.
+
+Started by other processes too, so it imports no more than it needs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file
+
+import fedbraid as fb
+from fedbraid.data.dataset import Dataset, Partition, Split
+
+METHOD = "scaffold+skip(every=3)+avgm+prox"
+
+
+def record(directory: Path | str, method: str = METHOD, **settings: Any) -> fb.Run:
+    """Start or resume the run in `directory`."""
+    rng = np.random.default_rng(0)
+    train, test = (Split(rng.normal(size=(n, 4)), rng.integers(0, 3, n)) for n in (40, 20))
+    ends = np.split(rng.permutation(40), [1, 6, 14, 20, 33])
+    settings = {
+        "rounds": 8,
+        "model": "logistic",
+        "sampling": {"clients": 3},
+        "optimizer": {"momentum": 0.5},
+        "save": {"every": 2},
+        "engine": {"device": "cpu"},
+        **settings,
+    }
+    data = Dataset("toy", train, test, classes=3)
+    return fb.run(method, out=directory, resume=True, data=data, partition=Partition(tuple(ends)), **settings)
+
+
+def left_on_disk(directory: Path) -> dict[str, Any]:
+    """Everything that a finished run wrote, apart from times."""
+    lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+    summary = json.loads((directory / "summary.json").read_text())
+    place = directory / "checkpoint"
+    checkpoint = json.loads((place / "checkpoint.json").read_text())
+    clients = {
+        key: value.tolist()
+        for segment in set(checkpoint["clients"].values())
+        for key, value in load_file(place / segment).items()
+        if checkpoint["clients"].get(key.split("/")[0]) == segment
+    }
+    return {
+        "lines": [{key: value for key, value in line.items() if key != "seconds"} for line in lines],
+        "summary": {key: value for key, value in summary.items() if key != "seconds"},
+        "model": (directory / "model.safetensors").read_bytes(),
+        "server": {key: value.tolist() for key, value in load_file(place / checkpoint["server"]).items()},
+        "clients": clients,
+    }
+
+
+def refused(directory: Path, pipe: Any) -> None:
+    """Try to start the run, and send back why that was refused."""
+    try:
+        record(directory)
+    except fb.UserError as error:
+        pipe.send(str(error))
+    else:
+        pipe.send("it was not refused")

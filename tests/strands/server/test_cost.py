@@ -1,0 +1,124 @@
+"""What every method and strand sends: floats of a client in a round, counted by hand from its paper.
+
+P parameters, C classes, d features that the last layer receives, K clients in the round. All clients take part, so
+that a round is like the next.
+"""
+
+import numpy as np
+import pytest
+from helpers import federation
+
+from fedbraid.data.dataset import Dataset, Partition, Split
+from fedbraid.strands import METHODS, STRANDS
+
+C, D, K, INPUTS = 3, 6, 4, 5
+BODY = INPUTS * D + D
+HEAD = C * D + C
+P = BODY + HEAD
+P_NH = BODY + C * D + 1  # prototypes without biases, and a scale
+
+COST = {  # down, up
+    "": (P, P),
+    "uniform": (P, P),
+    "sizes": (P, P),
+    "disco": (P, P + 1),
+    "nova": (P, P + 1),
+    "nova(steps_effective=True)": (P, P + 2),
+    "qfair": (P, P + 2),  # the loss and ‖Δw‖²: the server then needs no single client's model
+    "prox": (P, P),
+    "scaffold": (2 * P, 2 * P),
+    "scaffold(option=1)": (2 * P, 2 * P),
+    "drift": (P, P),
+    "sam": (P, P),
+    "asd": (P, P),
+    "ntd": (P, P),
+    "moon": (P, P),
+    "rfedavg": (P + (K - 1) * D, P + D),
+    "rfedavg(include_self=True)": (P + K * D, P + D),
+    "rfedavg_plus": (P + D, P + D),
+    "decorr": (P, P),
+    "lc": (P, P),
+    "rod": (P, P),
+    "fedacd": (P, P + 1),
+    "mixup": (P, P),
+    "avgm": (P, P),
+    "opt": (P, P),
+    "nh": (P_NH, BODY + 1 + C * D + C),  # prototypes take the place of the head, and counts
+    "creff(per_class=2, match_steps=1, head_epochs=1)": (
+        P + HEAD,
+        P + C * HEAD + C,
+    ),  # one gradient a class; who has it
+    "skip(every=2)": (P, P),
+    "scaffold+drift": (2 * P, 2 * P),
+    "sam+drift": (P, P),
+}
+
+
+def rounds(method, kind="loop", dtype="float64", count=3):
+    rng = np.random.default_rng(0)
+    sizes = (3, 5, 7, 4)
+    x, y = rng.normal(size=(sum(sizes), INPUTS)), np.arange(sum(sizes)) % C
+    parts = tuple(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
+    experiment = federation(
+        method or "fedavg",
+        data=(Dataset("cost", Split(x, y), Split(x[:3], y[:3]), C), Partition(parts)),
+        model={"name": "mlp", "hidden": [D]},
+        local={"batch": 4},
+        rounds=count,
+        engine={"kind": kind, "dtype": dtype},
+        evaluate={"every": 99},
+    )
+    return experiment, [experiment.advance() for _ in range(count)]
+
+
+@pytest.mark.parametrize("method", COST)
+def test_floats_sent(method):
+    experiment, records = rounds(method)
+    assert experiment.setup.w.numel() == (P_NH if method.startswith("nh") else P)
+    record = records[-1]
+    assert (record["bytes_down"] / 8 / K, record["bytes_up"] / 8 / K) == COST[method]
+
+
+def test_every_strand_and_every_named_method_is_counted():
+    counted = {method.split("(")[0] for method in COST}
+    assert {s.name for s in STRANDS} <= counted
+    for chain in METHODS.values():
+        assert "+".join(part.split("(")[0] for part in chain.split("+")) in counted
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_named_methods_cost_what_their_strands_do(name):
+    bare = "+".join(part.split("(")[0] for part in METHODS[name].split("+"))
+    _, records = rounds(name, count=2)
+    assert (records[-1]["bytes_down"] / 8 / K, records[-1]["bytes_up"] / 8 / K) == (COST | {"skip": (P, P)})[bare]
+
+
+@pytest.mark.parametrize("method", ["", "scaffold", "nova", "nh", "rfedavg_plus", "disco"])
+def test_engines_and_precisions_count_alike(method):
+    down, up = COST[method]
+    for kind, dtype, width in (("stack", "float64", 8), ("stack", "float32", 4), ("loop", "float32", 4)):
+        _, records = rounds(method, kind, dtype, 1)
+        assert (records[0]["bytes_down"], records[0]["bytes_up"]) == (width * K * down, width * K * up)
+
+
+def test_a_masked_target_costs_counts_and_the_list_of_the_cohort():
+    """Down: the model, who takes part (whole numbers of 8 bytes), the target. Up: masked counts, the discrepancy."""
+    _, records = rounds("disco(target=global)")
+    for record in records:
+        assert record["bytes_down"] == 8 * K * (P + K + C)
+        assert record["bytes_up"] == 8 * K * (P + C + 1)
+
+
+def test_the_first_exchange_of_rfedavg_costs_no_more_than_the_means():
+    """Nobody has a mean yet: clients send theirs under the initial model, and receive the others' once."""
+    _, records = rounds("rfedavg")
+    assert records[0]["bytes_up"] == 8 * K * (P + 2 * D)
+    assert records[0]["bytes_down"] == 8 * K * (P + (K - 1) * D)
+
+
+@pytest.mark.parametrize("method", ["scaffold+skip(every=2)", "skip(every=2)"])
+def test_wandering_models_cost_what_a_common_one_does(method):
+    _, records = rounds(method, count=4)
+    down, up = COST[method.split("+")[0]]
+    for record in records:
+        assert (record["bytes_down"], record["bytes_up"]) == (8 * K * down, 8 * K * up)

@@ -1,0 +1,193 @@
+"""FedDisco's weights in all their forms, sums of masked counts, and FedSkip, as plain loops."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import held, identical
+from plain_loops import CLASSES, COHORT, LABELS, ROUNDS, SIZES, N, World, far
+
+from fedbraid.core.random import stream
+from fedbraid.errors import UserError
+from fedbraid.strands.masked_sum import masked, unmasked_sum
+
+KINDS = ["stack", "loop"]
+COUNTS = np.array([[labels.count(c) for c in range(CLASSES)] for labels in LABELS])
+TARGET = (0.1, 0.2, 0.3, 0.4)
+
+
+def weights(cohort, a, b, metric, normalise, target):
+    n, counts = np.array(SIZES)[cohort] / np.array(SIZES)[cohort].sum(), COUNTS[cohort]
+    goal = {"uniform": np.full(CLASSES, 1 / CLASSES), "global": counts.sum(0) / counts.sum()}.get(target, target)
+    d = []
+    for row in counts / counts.sum(1, keepdims=True):
+        if metric == "kl":
+            d.append(sum(p * np.log(p / t) for p, t in zip(row, goal, strict=True) if p))
+        elif metric == "cosine":
+            d.append(1 - row @ goal / np.linalg.norm(row) / np.linalg.norm(goal))
+        else:
+            d.append(np.linalg.norm(row - goal, ord=int(metric[1])))
+    d = np.array(d) / (sum(d) if normalise and sum(d) else 1)
+    p = np.maximum(0, n - a * d + b)
+    return p / p.sum() if p.sum() else n
+
+
+def disco(world, *hyper):
+    w = world.start
+    for t in range(ROUNDS):
+        cohort = world.cohort(t)
+        w = sum(p * world.local(t, k, w) for p, k in zip(weights(cohort, *hyper), cohort, strict=True))
+    return w
+
+
+@pytest.mark.parametrize("metric", ["kl", "l1", "l2", "cosine"])
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("target", ["uniform", "global", TARGET])
+def test_feddisco(metric, normalise, target):
+    world, a, b = World(), 0.3, 0.1
+    expected = disco(world, a, b, metric, normalise, target)
+    method = f"disco(a={a}, b={b}, metric={metric}, normalise={normalise}, target={target})"
+    assert far(world.trained(method, "loop").server.w, expected) < 1e-12
+    if metric == "kl":
+        assert far(world.trained(method, "stack").server.w, expected) < 1e-10
+
+
+def test_feddisco_falls_back_to_sizes():
+    world = World()
+    assert far(world.trained("disco(a=50, b=0)").server.w, disco(world, 50.0, 0.0, "kl", True, "uniform")) < 1e-12
+    nobody_counts = world.trained("disco(a=1e9, b=0, normalise=False, metric=l1)").server.w
+    assert far(nobody_counts, world.trained("fedavg").server.w) < 1e-12
+
+
+def test_a_target_without_a_class_that_clients_have_keeps_the_model_finite():
+    world = World()
+    experiment = world.trained("disco(target=(0.5, 0.5, 0.0, 0.0))")
+    assert experiment.server.w.isfinite().all()
+
+
+@pytest.mark.parametrize("target", [(0.5, 0.4), (0.5, 0.6, -0.1, 0.0), (0.3, 0.3, 0.3, 0.3), (0.5, 0.5)])
+def test_a_target_is_shares_of_every_class(target):
+    with pytest.raises(UserError, match="disco's target"):
+        World().federation(f"disco(target={target})")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neutral_disco_is_fedavg_to_the_bit(kind):
+    world = World()
+    assert torch.equal(world.trained("disco(a=0, b=0)", kind).server.w, world.trained("fedavg", kind).server.w)
+    neutral = "disco(a=0, b=0, target=global)"
+    assert torch.equal(world.trained(neutral, kind).server.w, world.trained("fedavg", kind).server.w)
+
+
+# --- sums of masked counts
+
+
+def masks(counts, cohort, secret):
+    secret, cohort = torch.tensor(secret), torch.as_tensor(cohort)
+    return torch.stack([masked(row, k, cohort, secret) for row, k in zip(counts, cohort, strict=True)])
+
+
+@pytest.mark.parametrize("cohort", [[0], [3, 4], [0, 1, 2], [7, 2, 900, 41, 5], list(range(100, 160))])
+@pytest.mark.parametrize("secret", [0, 1, 2**62 - 1])
+def test_the_sum_of_masked_counts_is_exact(cohort, secret):
+    rng = np.random.default_rng(len(cohort))
+    counts = torch.as_tensor(rng.integers(0, 10**6, (len(cohort), 7))).double()
+    total = unmasked_sum(masks(counts, cohort, secret), torch.zeros(1, dtype=torch.float64))
+    assert torch.equal(total, counts.sum(0))
+
+
+def test_in_single_precision_too():
+    counts = torch.tensor([[3.0, 0.0], [5.0, 70000.0]])
+    assert torch.equal(unmasked_sum(masks(counts, [4, 9], 11), counts), counts.sum(0))
+
+
+def test_a_single_masked_vector_tells_nothing_of_the_counts():
+    """Over many rounds every bit of what one client sends is a coin toss, and independent of what it holds."""
+    counts, cohort = torch.tensor([1000.0, 0.0, 3.0], dtype=torch.float64), torch.tensor([2, 5, 8])
+    secrets = np.random.default_rng(0).integers(2**62, size=2000)
+    sent = torch.stack([masked(counts, cohort[0], cohort, torch.tensor(int(s))) for s in secrets])  # [rounds, 3]
+    bits = ((sent[..., None] >> torch.arange(64)) & 1).double()
+    assert float((bits.mean(0) - 0.5).abs().max()) < 0.06  # five standard deviations of 2000 tosses
+    flat = bits.reshape(2000, -1) - 0.5
+    together = (flat.T @ flat / 2000 * 4).fill_diagonal_(0)
+    assert float(together.abs().max()) < 0.13
+    assert (sent.abs().double() > 2**40).double().mean() > 0.99
+
+
+def test_masks_differ_from_pair_to_pair_and_place_to_place():
+    sent = masks(torch.zeros(30, 20, dtype=torch.float64), range(30), 5)
+    assert len(sent.flatten().unique()) == 600
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_clients_send_for_a_global_target_is_masked_anew_each_round(kind):
+    world = World()
+    experiment, seen = world.federation("disco(target=global)", kind), []
+    run = experiment.engine.run
+    experiment.engine.run = lambda job: seen.append((job, run(job))) or seen[-1][1]
+    for _ in range(3):
+        experiment.advance()
+    probes = [(job, replies.each("disco.masked")) for job, replies in seen if job.kind == "probe"]
+    assert len(probes) == 3
+    everything = torch.cat([sent.flatten() for _, sent in probes])
+    assert everything.dtype == torch.int64 and len(everything.unique()) == len(everything)
+    assert (everything.abs() > 10**6).all()
+    for job, sent in probes:
+        assert sent.sum(0).tolist() == COUNTS[job.cohort.ids].sum(0).tolist()
+    targets = [job.sent["disco"]["target"] for job, _ in seen if job.kind == "train"]
+    for (job, _), target in zip(probes, targets, strict=True):
+        own = COUNTS[job.cohort.ids].sum(0)
+        assert far(target, torch.as_tensor(own / own.sum())) < 1e-15
+
+
+# --- FedSkip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("every", "final"), [(2, True), (3, False), (3, True)])
+def test_fedskip(kind, every, final):
+    world = World(optimizer={"momentum": 0.6})
+    w, slots, seen = world.start, [world.start] * COHORT, np.zeros(COHORT)
+    for t in range(ROUNDS):
+        cohort = world.cohort(t)
+        slots = [world.local(t, k, slot) for k, slot in zip(cohort, slots, strict=True)]
+        seen = seen + np.array(SIZES)[cohort]
+        if (t + 1) % every == 0 or (final and t + 1 == ROUNDS):
+            w = sum(n * slot for n, slot in zip(seen / seen.sum(), slots, strict=True))
+            slots, seen = [w] * COHORT, np.zeros(COHORT)
+        else:
+            order = stream(0, "server/skip", round=t).permutation(COHORT)
+            slots, seen = [slots[i] for i in order], seen[order]
+    assert far(world.trained(f"skip(every={every}, final_aggregate={final})", kind).server.w, w) < 1e-10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_skipping_nothing_is_fedavg_to_the_bit(kind):
+    world = World()
+    assert torch.equal(world.trained("skip(every=1)", kind).server.w, world.trained("fedavg", kind).server.w)
+    for method in ("scaffold", "avgm", "drift"):
+        assert identical(
+            {k: v for k, v in held(world.trained(f"{method}+skip(every=1)", kind)).items() if "skip" not in k},
+            held(world.trained(method, kind)),
+        )
+
+
+@pytest.mark.parametrize(
+    "method", ["drift", "scaffold+drift", "drift+avgm", "creff(per_class=2, match_steps=1, head_epochs=1)"]
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_the_model_handed_out_stays_while_models_wander(method, first):
+    world = World()
+    experiment = world.federation(f"skip(every=3)+{method}" if first else f"{method}+skip(every=3)")
+    before = experiment.deployed()[0]
+    body = slice(0, None) if "creff" not in method else slice(0, 20)
+    for t in range(ROUNDS):
+        experiment.advance()
+        after = experiment.deployed()[0]
+        averaged = (t + 1) % 3 == 0 or t + 1 == ROUNDS
+        assert torch.equal(before[body], after[body]) != averaged
+        before = after
+
+
+def test_everybody_takes_part_in_some_round():
+    world = World()
+    assert {k for t in range(ROUNDS) for k in world.cohort(t)} == set(range(N))

@@ -1,0 +1,309 @@
+"""The Python API: the same federation however it is asked for, and numbers that can be checked by hand."""
+
+import json
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from helpers import SIZES, toy
+from networks import Normed
+
+import fedbraid as fb
+from fedbraid.config import from_dict
+from fedbraid.core.strand import Strand
+from fedbraid.strands import Disco, Prox
+
+DATA, PARTITION = toy()
+TINY = {
+    "data": DATA,
+    "partition": PARTITION,
+    "model": "logistic",
+    "rounds": 3,
+    "local": {"batch": 4},
+    "engine": {"device": "cpu"},
+}
+
+
+def timeless(run):
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
+
+
+def same(one, other):
+    pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
+    return timeless(one) == timeless(other) and all(torch.equal(a, b) for a, b in pairs)
+
+
+# --- one run
+
+
+def test_a_method_may_be_text_a_strand_or_a_chain():
+    text = fb.run("prox(mu=0.3)", **TINY)
+    assert same(text, fb.run(Prox(mu=0.3), **TINY))
+    assert same(text, fb.run(fb.chain("prox(mu=0.3)"), **TINY))
+    assert same(text, fb.run(config=fb.Config(method="prox(mu=0.3)"), **TINY))
+    assert not same(text, fb.run("fedavg", **TINY))
+    assert text.config.method == "prox(mu=0.3)"
+
+
+def test_names_objects_and_tables_ask_for_the_same():
+    digits = fb.run(rounds=1, sampling={"clients": 2})
+    from fedbraid import data
+
+    dataset = data.load("digits")
+    asked = {
+        "data": dataset,
+        "partition": data.make_partition(dataset, "dirichlet", 10, 0),
+        "model": {"name": "mlp", "hidden": [64]},
+    }
+    assert same(digits, fb.run(rounds=1, sampling={"clients": 2}, **asked))
+    assert same(digits, fb.run(rounds=1, sampling={"clients": 2}, data="digits", partition={"clients": 10}))
+
+
+def test_settings_lie_over_a_configuration_key_by_key():
+    base = from_dict({"rounds": 2, "local": {"epochs": 3, "batch": 5}, "optimizer": {"momentum": 0.9}})
+    config = fb.run(config=base, **TINY | {"rounds": 1, "local": {"epochs": 1}}, optimizer={"lr": 0.2}).config
+    assert (config.rounds, config.local.epochs, config.local.batch) == (1, 1, 5)
+    assert (config.optimizer.options["momentum"], config.optimizer.options["lr"]) == (0.9, 0.2)
+    other = fb.run(config=base, **TINY, optimizer={"name": "adam"}).config
+    assert "momentum" not in other.optimizer.options, "another optimiser has other options"
+
+
+def test_a_module_of_ones_own_is_trained_in_a_copy():
+    module = Normed()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    even = toy((4, 8, 12, 6))
+    run = fb.run(**TINY | {"data": even[0], "partition": even[1], "model": module})
+    assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
+    assert type(run.model) is Normed and not run.model.training
+    trained = run.model.state_dict()
+    assert not torch.equal(trained["norm.running_mean"], before["norm.running_mean"])
+    assert not torch.equal(trained["head.weight"], before["head.weight"])
+
+
+def test_a_run_leaves_torchs_generators_and_threads_alone():
+    state, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    fb.run("scaffold", **TINY)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.get_num_threads() == threads
+
+
+def test_seeds_reproduce_and_differ():
+    assert same(fb.run(**TINY, seed=3), fb.run(**TINY, seed=3))
+    assert not same(fb.run(**TINY, seed=3), fb.run(**TINY, seed=4))
+
+
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+def test_the_model_scores_what_was_reported(kind):
+    from fedbraid import data
+
+    digits = data.load("digits")
+    run = fb.run("disco", rounds=3, engine={"kind": kind, "device": "cpu"}, evaluate={"per_client": True})
+    x = (torch.as_tensor(digits.test.x).float() - digits.mean[0]) / digits.std[0]
+    right = run.model(x).logits.argmax(1).numpy() == digits.test.y
+    line = run.rounds[-1]
+    assert run.accuracy == line["accuracy"] == right.mean()
+    per_class = [right[digits.test.y == c].mean() for c in range(10)]
+    assert line["per_class"] == pytest.approx(per_class)
+    counts = np.array(run.label_counts)
+    each = counts @ per_class / counts.sum(1)
+    assert line["client_accuracy"]["each"] == pytest.approx(each.tolist())
+    assert line["client_accuracy"]["mean"] == pytest.approx(each.mean())
+    loss = torch.nn.functional.cross_entropy(run.model(x).logits, torch.as_tensor(digits.test.y))
+    assert line["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
+
+
+def test_clients_with_test_samples_of_their_own_are_scored_on_them():
+    from fedbraid import data
+
+    synthetic = data.load("synthetic", clients=6, max_size=60)
+    run = fb.run(
+        data=synthetic,
+        partition="natural",
+        model="logistic",
+        rounds=2,
+        evaluate={"per_client": True},
+        engine={"device": "cpu"},
+    )
+    right = run.model(torch.as_tensor(synthetic.test.x)).logits.argmax(1).numpy() == synthetic.test.y
+    each = [right[synthetic.test.users == user].mean() for user in range(6)]
+    assert run.rounds[-1]["client_accuracy"]["each"] == pytest.approx(each)
+    assert run.rounds[-1]["client_accuracy"]["min"] == pytest.approx(min(each))
+
+
+def test_evaluation_comes_every_so_many_rounds_and_at_the_end():
+    run = fb.run(**TINY | {"rounds": 5}, evaluate={"every": 2})
+    assert [line["accuracy"] is not None for line in run.rounds] == [False, True, False, True, True]
+
+
+def test_the_cohorts_mean_may_be_evaluated_instead_of_the_servers_model():
+    settings = TINY | {"rounds": 1, "engine": {"device": "cpu", "dtype": "float64"}}
+    mean, server = (
+        fb.run("avgm(beta=0.5, dampened=true)", **settings, evaluate={"model": m}) for m in ("cohort", "server")
+    )
+    plain = fb.run("fedavg", **settings)
+    torch.testing.assert_close(mean.model.head.weight, plain.model.head.weight)
+    assert not torch.allclose(server.model.head.weight, plain.model.head.weight)
+
+
+def test_a_regression_has_a_loss_and_no_accuracy():
+    dataset, partition = toy(task="regression")
+    run = fb.run(**TINY | {"data": dataset, "partition": partition})
+    x, y = torch.as_tensor(dataset.test.x).float(), torch.as_tensor(dataset.test.y).float()
+    loss = ((run.model(x).logits.squeeze(-1) - y) ** 2 / 2).mean()
+    assert run.rounds[-1]["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert run.accuracy is None and run.label_counts is None and run.summary["metric"] == "loss"
+
+
+def test_a_model_that_diverges_is_warned_about(caplog):
+    with caplog.at_level(logging.WARNING, "fedbraid"):
+        run = fb.run(**TINY | {"data": toy(task="regression")[0]}, optimizer={"lr": 1e30})
+    assert any("no longer finite" in r.getMessage() for r in caplog.records)
+    assert len(run.rounds) == 3
+
+
+def test_every_round_is_handed_to_the_caller_as_it_ends():
+    seen = []
+    run = fb.run(**TINY, on_round=lambda line, config: seen.append((line, config.rounds)))
+    assert [line for line, _ in seen] == run.rounds
+    assert {rounds for _, rounds in seen} == {3}
+
+
+@dataclass(frozen=True)
+class Shift(Strand):
+    by: float = 0.5
+
+    def update(self, delta, r):
+        return delta + self.by, r.kept
+
+
+def test_strands_of_ones_own_are_known_by_name_once_they_are_given():
+    moved = fb.run("shift(by=0.25)+prox", own=[Shift], **TINY)
+    assert same(moved, fb.run(fb.chain(Shift(0.25), "prox"), **TINY))
+    with pytest.raises(fb.UserError, match="no method is called 'shift'"):
+        fb.run("shift", **TINY)
+
+
+# --- comparisons
+
+SEEN: dict[str, list[tuple]] = {}
+
+
+@dataclass(frozen=True)
+class Witness(Strand):
+    """Notes who takes part, and where everybody starts."""
+
+    label: str = ""
+
+    def absorb(self, r):
+        SEEN.setdefault(self.label, []).append(tuple(r.cohort.ids))
+        if not r.number:
+            SEEN[self.label].append(tuple(r.w.tolist()))
+        return {}
+
+
+def test_all_methods_meet_the_same_clients_in_the_same_rounds_from_the_same_start():
+    SEEN.clear()
+    chains = [fb.chain(Witness("a")), fb.chain(Witness("b"), "scaffold"), fb.chain(Witness("c"), "disco+prox")]
+    comparison = fb.compare(
+        *chains,
+        seeds=2,
+        data=DATA,
+        model="logistic",
+        rounds=4,
+        sampling={"clients": 2},
+        partition={"name": "iid", "clients": 5},
+    )
+    assert SEEN["a"] == SEEN["b"] == SEEN["c"]
+    assert SEEN["a"][:5] != SEEN["a"][5:], "another seed, another federation"
+    assert len({str(run.label_counts) for run in comparison.runs if run.config.seed == 0}) == 1
+    assert [run.config.seed for run in comparison.runs] == [0, 1] * 3
+
+
+def test_a_comparison_runs_what_run_runs(tmp_path):
+    comparison = fb.compare("fedavg", "disco(a=0.4)", Prox(), seeds=[5, 7], out=tmp_path, **TINY)
+    assert len(comparison.runs) == 6
+    assert same(comparison.runs[2], fb.run(Disco(a=0.4), seed=5, **TINY))
+    assert list(comparison.summary) == comparison.labels[::2]
+    last = [run.rounds[-1]["accuracy"] for run in comparison.runs[:2]]
+    assert comparison.summary["fedavg"]["last"]["mean"] == pytest.approx(np.mean(last))
+    assert (tmp_path / "report.html").exists()
+    saved = json.loads((tmp_path / "fedavg" / "seed-5" / "summary.json").read_text())
+    assert saved["last"] == comparison.runs[0].accuracy
+    with pytest.raises(fb.UserError, match="already holds a run"):
+        fb.compare("fedavg", out=tmp_path, seeds=[5], **TINY)
+    again = fb.compare("fedavg", out=tmp_path, seeds=[5], resume=True, **TINY)
+    assert again.runs[0].rounds == comparison.runs[0].rounds
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"method": "fedavgg"}, "did you mean 'fedavg'?"),
+        ({"rounds": 0}, "rounds must be 1 or more"),
+        ({"epochs": 3}, "no setting is called 'epochs'"),
+        ({"data": "digit"}, "did you mean 'digits'?"),
+        ({"data": 3}, "data is a table"),
+        ({"model": "mpl"}, "did you mean 'mlp'?"),
+        ({"model": {"name": "mlp", "hiden": [3]}}, "did you mean 'hidden'?"),
+        ({"partition": "dirichlett"}, "did you mean 'dirichlet'?"),
+        ({"sampling": {"clients": 7}}, "sampling.clients is 7, but there are 6 clients"),
+        (
+            {"method": "skip", "sampling": {"scheme": "bernoulli"}},
+            "skip needs the same number of clients in every round",
+        ),
+        ({"method": "fedlc", "data": toy(task="regression")[0]}, "lc needs class labels"),
+        ({"engine": {"device": "gpu0"}}, "engine.device must be"),
+        ({"optimizer": {"lr": 0}}, "optimizer.lr is 0"),
+        ({"model": torch.nn.Linear(4, 3)}, "fedbraid.Outputs(logits, features)"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_come_before_any_file(settings, sentence, tmp_path):
+    with pytest.raises(fb.UserError) as caught:
+        fb.run(**TINY | settings, out=tmp_path / "run")
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+    if "Outputs" not in sentence:
+        assert not (tmp_path / "run" / "config.toml").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_a_sentence():
+    with pytest.raises(fb.UserError, match="torch sees no GPU here"):
+        fb.run(**TINY | {"engine": {"device": "cuda"}})
+
+
+def test_comparisons_that_make_no_sense_are_refused():
+    for methods, options, sentence in (
+        ((), {}, "at least one method"),
+        (("fedavg", "fedavg"), {}, "listed twice"),
+        (("fedavg",), {"seeds": 0}, "seeds must be 1 or more"),
+        (("fedavg",), {"seeds": []}, "seeds must be 1 or more"),
+        (("fedavg", "nothing"), {}, "no method is called 'nothing'"),
+    ):
+        with pytest.raises(fb.UserError, match=sentence):
+            fb.compare(*methods, **TINY, **options)
+
+
+def test_a_comparison_may_start_from_another_seed():
+    comparison = fb.compare("fedavg", seed=3, seeds=2, **TINY)
+    assert [run.config.seed for run in comparison.runs] == [3, 4]
+
+
+def test_a_partition_with_a_client_without_samples_is_a_sentence():
+    empty = fb.Partition((*PARTITION.clients, np.array([], dtype=np.int64)))
+    with pytest.raises(fb.UserError, match="client 6"):
+        fb.run(**TINY | {"partition": empty})
+
+
+def test_hyper_parameters_by_strand_can_be_given_as_in_the_configuration():
+    assert same(fb.run("disco", **TINY, strands={"disco": {"a": 0.1}}), fb.run("disco(a=0.1)", **TINY))
+
+
+def test_a_partition_of_other_data_is_a_sentence():
+    other = fb.Partition((np.array([0, 1]), np.array([sum(SIZES)])))
+    with pytest.raises(fb.UserError):
+        fb.run(**TINY | {"partition": other})

@@ -1,0 +1,267 @@
+"""Strands in company: every pair is refused by name or trains to something of its own; what papers combined works."""
+
+import random
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from helpers import advanced, federation, held, identical
+
+from fedbraid import methods
+from fedbraid.data.dataset import Dataset, Partition, Split
+from fedbraid.errors import UserError
+from fedbraid.strands import METHODS, STRANDS
+
+HYPER = {
+    "creff": "creff(per_class=4, match_steps=2, head_epochs=2)",
+    "skip": "skip(every=2)",
+    "rfedavg": "rfedavg(lam=0.1)",
+    "rfedavg_plus": "rfedavg_plus(lam=0.1)",
+    "opt": "opt(lr=0.05)",
+    "prox": "prox(mu=0.2)",
+    "drift": "drift(alpha=0.2)",
+}
+"""Cheap where the defaults are dear, and strong enough to show in two rounds."""
+NAMES = [s.name for s in STRANDS]
+PAIRS = list(combinations(NAMES, 2))
+
+LABELS = ([0, 0, 0, 1], [1, 2, 2], [0, 1, 2, 2, 1, 0, 2, 2])
+
+
+@cache
+def few():
+    """Three clients, of whom one lacks a class."""
+    rng = np.random.default_rng(1)
+    y = np.concatenate(LABELS)
+    x = rng.normal(size=(3, 3))[y] + rng.normal(size=(len(y), 3))
+    ends = np.cumsum([len(part) for part in LABELS])
+    parts = tuple(np.arange(end - len(part), end) for part, end in zip(LABELS, ends, strict=True))
+    return Dataset("few", Split(x, y), Split(x[:4], y[:4]), 3), Partition(parts)
+
+
+def written(*names):
+    return "+".join(HYPER.get(name, name) for name in names) or "fedavg"
+
+
+def experiment(method, kind="loop", rounds=2, **settings):
+    settings = {"optimizer": {"lr": 0.2, "momentum": 0.3}, "local": {"batch": 3, "steps": 3, "least": 1}} | settings
+    return federation(
+        method,
+        data=few(),
+        model={"name": "mlp", "hidden": [4]},
+        engine={"kind": kind},
+        rounds=rounds,
+        evaluate={"every": 99},
+        **settings,
+    )
+
+
+@cache
+def alone(name):
+    return advanced(experiment(written(name))).deployed()[0]
+
+
+def same(one, other):
+    return one.shape == other.shape and float((one - other).abs().max()) < 1e-12
+
+
+# --- every pair
+
+REFUSED = {
+    ("uniform", "sizes"),
+    ("uniform", "disco"),
+    ("uniform", "fedacd"),
+    ("sizes", "disco"),
+    ("sizes", "fedacd"),
+    ("disco", "fedacd"),
+    ("rfedavg", "rfedavg_plus"),
+    ("lc", "rod"),
+    ("lc", "fedacd"),
+    ("rod", "fedacd"),
+    ("fedacd", "mixup"),
+    ("avgm", "opt"),
+    ("nh", "creff"),
+    ("nova", "qfair"),
+    ("qfair", "drift"),
+}
+UNIFORM_ALREADY = {"qfair", "scaffold", "drift", "opt", "nh"}
+"""Papers that average uniformly: `uniform` beside them says what holds anyway."""
+NOTHING_NEW = {
+    *(("uniform", name) for name in UNIFORM_ALREADY),
+    *(("sizes", name) for name in NAMES if name not in UNIFORM_ALREADY | {"sizes", "uniform"}),
+    ("avgm", "skip"),  # two rounds average once, and momentum begins at the second average
+}
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=lambda name: name)
+def test_pair(one, other):
+    """Refused by a sentence that names both, or trained to a finite model that neither gives alone."""
+    if (one, other) in REFUSED:
+        for pair in ((one, other), (other, one)):
+            with pytest.raises(UserError, match=r" and .* (both|do not go together)") as refusal:
+                methods.parse(written(*pair))
+            assert {one, other} <= set(str(refusal.value).replace(",", " ").replace(";", " ").replace(":", " ").split())
+        return
+    w = advanced(experiment(written(one, other))).deployed()[0]
+    assert w.isfinite().all()
+    new = not same(w, alone(one)) and not same(w, alone(other))
+    assert new == ((one, other) not in NOTHING_NEW)
+
+
+def test_momentum_beside_skip_begins_at_the_second_average():
+    with_momentum, without = (advanced(experiment(m, rounds=4)) for m in ("avgm+skip(every=2)", "skip(every=2)"))
+    assert not same(with_momentum.server.w, without.server.w)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_strand_twice_is_refused(name):
+    with pytest.raises(UserError, match="the same strand twice"):
+        methods.parse(written(name, name))
+
+
+def test_not_true_distillation_beside_asd_is_asds():
+    assert str(methods.parse("ntd+asd")) == str(methods.parse("asd+ntd")) == "asd(not_true=True)"
+
+
+SAMPLE = random.Random(7).sample([pair for pair in PAIRS if pair not in REFUSED], 25)
+
+
+@pytest.mark.parametrize(("one", "other"), SAMPLE, ids=lambda name: name)
+def test_a_pair_is_the_same_in_a_stack_and_in_a_loop(one, other):
+    stack, loop = (held(advanced(experiment(written(one, other), kind))) for kind in ("stack", "loop"))
+    assert stack.keys() == loop.keys()
+    assert max(float((stack[key] - loop[key]).abs().max()) for key in stack if stack[key].numel()) < 1e-9
+
+
+# --- what papers combined
+
+
+def all_new(host, guest, rounds=2):
+    """The braid is finite, and neither its host nor its guest alone."""
+    braid, plain, bare = (
+        advanced(experiment(method, rounds=rounds)).deployed()[0] for method in (f"{host}+{guest}", host, guest)
+    )
+    assert braid.isfinite().all()
+    assert not same(braid, plain)
+    assert host == "fedavg" or not same(braid, bare)
+
+
+@pytest.mark.parametrize(
+    "host", ["fedavg", "fedavgm", "fedprox", "scaffold", "feddyn", "fednova", "moon", "feddc", "fedsam", "fedntd"]
+)
+def test_disco_on(host):
+    all_new(host, "disco")
+
+
+@pytest.mark.parametrize("host", ["fedavg", "fedprox", "fedntd", "feddyn", "fedsam", "feddisco", "fedspeed", "moon"])
+def test_asd_on(host):
+    all_new(host, "asd")
+
+
+@pytest.mark.parametrize("host", ["fedavg", "fedrod", "fedlc", "fednh", "feddyn", "moon"])
+def test_mixup_on(host):
+    all_new(host, "mixup")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "skip"])
+def test_skip_beside(name):
+    """In a round without an average the server's model stands still, whichever is listed first."""
+    both = [experiment(written(*pair), rounds=3) for pair in ((name, "skip"), ("skip", name))]
+    for one in both:
+        begin = one.server.w
+        one.advance()
+        assert torch.equal(one.server.w, begin)
+        one.advance()
+        assert not torch.equal(one.server.w, begin)
+        one.advance()
+        assert one.server.w.isfinite().all() and one.server.kept["skip"] == {}
+
+
+@pytest.mark.parametrize("name", ["skip", "drift", "scaffold", "avgm", "nova", "qfair", "disco", "creff", "nh"])
+def test_every_named_method_takes_company(name):
+    """Three and more strands at once: each named method with one more."""
+    for chain in METHODS.values():
+        try:
+            methods.parse(f"{chain}+{written(name)}" if chain else written(name))
+        except UserError as refusal:
+            assert any(why in str(refusal) for why in (" both ", "same strand twice", "do not go together"))
+
+
+def test_a_long_braid_trains():
+    braid = "feddyn+asd(lam=1)+disco+prox+sam+mixup+decorr+moon+rfedavg_plus+nova+lc+avgm(beta=0.3)"
+    assert advanced(experiment(braid, rounds=3)).deployed()[0].isfinite().all()
+
+
+# --- order
+
+EITHER_WAY = [
+    ("scaffold", "skip(every=2)"),
+    ("drift", "skip(every=2)"),
+    ("avgm", "skip(every=2)"),
+    ("opt", "skip(every=2)"),
+    ("disco", "nova"),
+    ("disco", "qfair"),
+    ("prox", "sam"),
+    ("drift", "sam"),
+    ("scaffold", "sam"),
+    ("scaffold", "drift"),
+    ("asd", "decorr"),
+    ("moon", "asd"),
+    ("prox", "drift"),
+    ("nova", "prox"),
+    ("disco", "drift"),
+    ("lc", "mixup"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), EITHER_WAY)
+def test_order_does_not_matter(one, other):
+    ours, theirs = (advanced(experiment(m, rounds=4)) for m in (f"{one}+{other}", f"{other}+{one}"))
+    a, b = held(ours) | {"deployed": ours.deployed()[0]}, held(theirs) | {"deployed": theirs.deployed()[0]}
+    assert a.keys() == b.keys()
+    assert all(same(a[key], b[key]) for key in a if a[key].numel())
+
+
+@pytest.mark.parametrize(("one", "other"), [("scaffold", "skip(every=2)"), ("disco", "nova"), ("prox", "sam")])
+def test_these_are_the_same_to_the_bit(one, other):
+    assert identical(*(held(advanced(experiment(m, rounds=4))) for m in (f"{one}+{other}", f"{other}+{one}")))
+
+
+def test_disco_enters_other_methods_as_its_authors_do():
+    """FedDyn and FedDC: only the mean of models is reweighed; SCAFFOLD: not the control variates; FedNova: before."""
+    for method, strand in (("drift", "drift"), ("scaffold", "scaffold")):
+        braid, plain = (advanced(experiment(m, rounds=1)) for m in (f"{method}+disco", method))
+        for key in ("h", "c"):
+            if key in plain.server.kept[strand]:
+                assert same(braid.server.kept[strand][key], plain.server.kept[strand][key])
+        assert not same(braid.server.w, plain.server.w)
+
+
+SERVER_STEPS = ["avgm", "opt(lr=0.05)", "scaffold(server_lr=0.5)"]
+
+
+@pytest.mark.parametrize("server", SERVER_STEPS)
+def test_the_drift_is_added_to_whatever_step_the_server_takes(server):
+    """The model handed out after one round is the server's own step from the start: no drift is in it."""
+    one = advanced(experiment(f"{server}+drift", rounds=1))
+    start, delta = one.setup.w, one.server.cohort_mean[0] - one.setup.w
+    step = {"avgm": delta, "scaffold(server_lr=0.5)": 0.5 * delta}.get(server)
+    if step is None:  # the first step of Adam without bias correction
+        step = 0.05 * 0.1 * delta / (0.1 * delta.abs() + 1e-3)
+    assert float((one.deployed()[0] - start - step).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("server", SERVER_STEPS)
+def test_the_drift_is_added_last_wherever_it_is_listed(server):
+    first, last = (advanced(experiment(m, rounds=3)) for m in (f"drift+{server}", f"{server}+drift"))
+    assert same(first.deployed()[0], last.deployed()[0])
+
+
+@pytest.mark.parametrize("server", SERVER_STEPS)
+@pytest.mark.parametrize("nh_first", [False, True])
+def test_prototypes_keep_their_length_beside_a_servers_step(server, nh_first):
+    one = advanced(experiment(f"nh+{server}" if nh_first else f"{server}+nh", rounds=3))
+    rows = one.setup.layout.views(one.server.w)["head.weight"]
+    assert float((rows.norm(dim=1) - 1).abs().max()) < 1e-12

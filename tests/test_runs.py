@@ -1,0 +1,287 @@
+"""A run may be killed at any instant and resumed: the result is the same to the bit."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import recorded
+import torch
+from recorded import METHOD, left_on_disk, record
+from safetensors.torch import load_file
+
+import fedbraid as fb
+from fedbraid.runs import RunDirectory
+
+FORKS = multiprocessing.get_context("forkserver")  # processes that need not import torch each time
+FORKS.set_forkserver_preload(["torch._dynamo", "recorded"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What an uninterrupted run leaves, by whether clients' states live on disk and by method."""
+    made = {}
+
+    def of(on_disk=False, method=METHOD, **settings):
+        key = (on_disk, method, str(settings))
+        if key not in made:
+            place = tmp_path_factory.mktemp("whole")
+            record(place, method, **{"save": {"every": 2, "clients_on_disk": on_disk}, **settings})
+            made[key] = left_on_disk(place)
+        return made[key]
+
+    return of
+
+
+# --- killed for real
+
+
+def killed_until_finished(place: Path, seed: int, kills: int, **settings) -> int:
+    """Start the run again and again, killing it after a random time; then let it finish. How often it was killed."""
+    rng, done = random.Random(seed), 0
+    finish(place.with_name("warming"), **settings | {"rounds": 1})
+    started = time.perf_counter()
+    finish(place.with_name("timing"), **settings)
+    usual = time.perf_counter() - started
+    while done < kills and not (place / "summary.json").exists():
+        process = FORKS.Process(target=record, args=(place,), kwargs=settings)
+        process.start()
+        process.join(rng.uniform(0.1, 0.9) * usual)
+        if process.exitcode is None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            done += process.exitcode == -signal.SIGKILL
+    finish(place, **settings)
+    return done
+
+
+def finish(place: Path, **settings) -> None:
+    process = FORKS.Process(target=record, args=(place,), kwargs=settings)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+@pytest.mark.parametrize(
+    ("seed", "on_disk"),
+    [(1, True), *(pytest.param(s, d, marks=pytest.mark.slow) for s, d in [(1, False), (2, True), (3, False)])],
+)
+def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(whole, tmp_path, seed, on_disk):
+    settings = {"save": {"every": 2, "clients_on_disk": on_disk}, "rounds": 40}
+    kills = killed_until_finished(tmp_path / "run", seed, 20 if seed > 1 else 4, **settings)
+    print(f"seed {seed}: killed {kills} times")
+    assert kills >= 1
+    assert left_on_disk(tmp_path / "run") == whole(on_disk, rounds=40)
+
+
+def test_a_plain_process_killed_after_its_first_checkpoint(whole, tmp_path):
+    place = tmp_path / "run"
+    code = "import sys, recorded; recorded.record(sys.argv[1], rounds=80)"
+    env = os.environ | {"PYTHONPATH": str(Path(recorded.__file__).parent)}
+    process = subprocess.Popen([sys.executable, "-c", code, str(place)], env=env)
+    while not (place / "checkpoint" / "checkpoint.json").exists():
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    before = json.loads((place / "checkpoint" / "checkpoint.json").read_text())["round"]
+    assert 0 < before < 80
+    seen = []
+    record(place, rounds=80, on_round=lambda line, config: seen.append(line["round"]))
+    assert seen == list(range(before + 1, 81))
+    assert left_on_disk(place) == whole(rounds=80)
+
+
+# --- every file operation fails once
+
+OPERATIONS = ("replace", "fsync", "unlink", "truncate")
+
+
+class Crash(BaseException):
+    """The machine stops here."""
+
+
+def crashing(monkeypatch, at: int, *, dead: bool) -> list[str]:
+    """Let the file operation number `at` fail, and all after it if the process is `dead`. The operations asked for."""
+    calls: list[str] = []
+    for name in OPERATIONS:
+        real = getattr(os, name)
+
+        def operation(*args, name=name, real=real, **kwargs):
+            calls.append(name)
+            if len(calls) - 1 == at or (dead and len(calls) - 1 > at):
+                raise Crash(f"{name}, operation {at}")
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, operation)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "dead"),
+    [(True, True), *(pytest.param(o, d, marks=pytest.mark.slow) for o, d in [(True, False), (False, True)])],
+)
+def test_a_crash_at_any_file_operation_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypatch, on_disk, dead):
+    settings = {"rounds": 3, "save": {"every": 2, "clients_on_disk": on_disk}}
+    expected = whole(on_disk, rounds=3)
+    with monkeypatch.context() as patch:
+        calls = crashing(patch, -1, dead=False)
+        record(tmp_path / "uninterrupted", **settings)
+    assert set(calls) == {"replace", "fsync", "unlink"}
+    for at in range(len(calls)):
+        place = tmp_path / str(at)
+        with monkeypatch.context() as patch:
+            crashing(patch, at, dead=dead)
+            with pytest.raises(Crash):
+                record(place, **settings)
+        record(place, **settings)
+        assert left_on_disk(place) == expected, f"after a crash in {calls[at]}, operation {at}"
+
+
+def test_a_crash_while_resuming_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypatch):
+    def half(place):
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crashing(patch, 34, dead=True)
+            record(place)
+        with open(place / "rounds.jsonl", "ab") as log:
+            log.write(b'{"round": 99}\n{"roun')
+
+    half(tmp_path / "uninterrupted")
+    with monkeypatch.context() as patch:
+        calls = crashing(patch, -1, dead=False)
+        record(tmp_path / "uninterrupted")
+    assert "truncate" in calls
+    for at in range(calls.index("replace") + 2):
+        half(tmp_path / str(at))
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crashing(patch, at, dead=True)
+            record(tmp_path / str(at))
+        record(tmp_path / str(at))
+        assert left_on_disk(tmp_path / str(at)) == whole()
+
+
+def stopped_before_the_end(place: Path, monkeypatch, method=METHOD, **settings) -> None:
+    """A run whose last checkpoint is written and whose model and summary are not."""
+
+    def stop(*_):
+        raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(RunDirectory, "finish", stop)
+        record(place, method, **settings)
+
+
+@pytest.mark.parametrize("method", [METHOD, "skip(every=4, final_aggregate=false)"])
+def test_a_run_stopped_just_before_its_end_writes_what_is_missing(whole, tmp_path, monkeypatch, method):
+    stopped_before_the_end(tmp_path, monkeypatch, method)
+    record(tmp_path, method)
+    assert left_on_disk(tmp_path) == whole(method=method)
+
+
+def test_the_cohorts_mean_survives_a_stop_just_before_the_end(whole, tmp_path, monkeypatch):
+    settings = {"evaluate": {"model": "cohort"}, "method": "avgm"}
+    stopped_before_the_end(tmp_path, monkeypatch, **settings)
+    record(tmp_path, **settings)
+    assert left_on_disk(tmp_path)["model"] == whole(**settings)["model"]
+
+
+def test_a_finished_run_hands_out_the_cohorts_mean_again(tmp_path):
+    settings = {"evaluate": {"model": "cohort"}, "method": "avgm"}
+    first, again = (record(tmp_path, **settings).model.state_dict() for _ in range(2))
+    assert all(torch.equal(first[key], again[key]) for key in first)
+
+
+# --- what a directory says
+
+
+def test_a_cut_off_last_line_is_healed(whole, tmp_path):
+    record(tmp_path)
+    log = tmp_path / "rounds.jsonl"
+    log.write_bytes(log.read_bytes() + b'{"round": 9, "accur')
+    assert [line["round"] for line in RunDirectory(tmp_path).rounds()] == list(range(1, 9))
+    assert len(record(tmp_path).rounds) == 8
+    assert left_on_disk(tmp_path) == whole()
+
+
+def test_a_run_without_a_checkpoint_starts_over(whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crashing(patch, 6, dead=True)
+        record(tmp_path)
+    assert (tmp_path / "rounds.jsonl").read_text().count("\n") == 2
+    assert not (tmp_path / "checkpoint" / "checkpoint.json").exists()
+    record(tmp_path)
+    assert left_on_disk(tmp_path) == whole()
+
+
+def test_resuming_a_finished_run_trains_nothing_and_returns_it(tmp_path):
+    first, rounds = record(tmp_path), []
+    files = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    again = record(tmp_path, on_round=lambda line, config: rounds.append(line))
+    assert rounds == []
+    assert again.rounds == first.rounds
+    assert again.summary == first.summary
+    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True))
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == files
+
+
+def test_the_models_file_holds_the_model_that_is_returned(tmp_path):
+    run = record(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert saved.keys() == run.model.state_dict().keys()
+    assert all(torch.equal(saved[key], value) for key, value in run.model.state_dict().items())
+
+
+def test_saving_clients_on_disk_changes_no_result(whole):
+    assert whole(True) == whole(False)
+
+
+def test_a_checkpoint_leaves_no_other_files_behind(tmp_path):
+    record(tmp_path)
+    saved = json.loads((tmp_path / "checkpoint" / "checkpoint.json").read_text())
+    named = {"checkpoint.json", saved["server"], *saved["clients"].values()}
+    assert {p.name for p in (tmp_path / "checkpoint").iterdir()} == named
+    expected = {".lock", "checkpoint", "config.toml", "model.safetensors", "rounds.jsonl", "summary.json"}
+    assert {p.name for p in tmp_path.iterdir()} == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"rounds": 9}, "rounds"),
+        ({"seed": 1}, "seed"),
+        ({"optimizer": {"momentum": 0.6}}, "optimizer.momentum"),
+        ({"optimizer": {"momentum": 0.5, "lr": 0.2}}, "optimizer.lr"),
+        ({"method": "scaffold"}, "method"),
+        ({"strands": {}, "local": {"epochs": 2}}, "local.epochs"),
+    ],
+)
+def test_resuming_with_other_settings_is_refused_by_name(tmp_path, settings, key):
+    record(tmp_path)
+    before = (tmp_path / "rounds.jsonl").read_bytes()
+    with pytest.raises(fb.UserError, match=rf"was begun with {key} = .*resume it with the same settings"):
+        record(tmp_path, **{"method": METHOD, **settings})
+    assert (tmp_path / "rounds.jsonl").read_bytes() == before
+
+
+def test_a_directory_with_a_run_is_not_written_to_unless_resuming_is_asked_for(tmp_path):
+    record(tmp_path)
+    with pytest.raises(fb.UserError, match="already holds a run"):
+        fb.run("fedavg", rounds=1, out=tmp_path)
+
+
+def test_two_processes_cannot_write_to_one_run(tmp_path):
+    with RunDirectory(tmp_path).locked():
+        ours, theirs = FORKS.Pipe()
+        process = FORKS.Process(target=recorded.refused, args=(tmp_path, theirs))
+        process.start()
+        sentence = ours.recv()
+        process.join()
+    assert "is in use by another process" in sentence
+    assert not (tmp_path / "config.toml").exists()
+    record(tmp_path, rounds=1)
