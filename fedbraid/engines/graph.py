@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -55,10 +56,16 @@ class Captured:
         """Whether `tensors` have a place in this memory, and clients the same axes."""
         if axes != self.axes or any(len(leaves(self.memory[n])) != len(leaves(tensors[n])) for n in self.memory):
             return False
-        pairs = (p for n in self.memory for p in zip(leaves(self.memory[n]), leaves(tensors[n]), strict=True))
+        roomy = {"state": 1, "plan": 2, "seen": 1}  # leading dimensions that may be smaller
         return all(
-            here.dim() == new.dim() and all(n <= h for n, h in zip(new.shape, here.shape, strict=True))
-            for here, new in pairs
+            _has_room(here, new, room)
+            for name in self.memory
+            for here, new, room in zip(
+                leaves(self.memory[name]),
+                leaves(tensors[name]),
+                _axes(axes) if name == "given" else repeat(roomy.get(name, 0)),
+                strict=False,
+            )
         )
 
     def load(self, tensors: State) -> None:
@@ -96,6 +103,21 @@ class Captured:
             body()
             self.time.add_(1)
         return graph
+
+
+def _has_room(here: Tensor, new: Tensor, dimensions: int) -> bool:
+    """Whether `new` fits into `here`: smaller in some leading dimensions at most."""
+    smaller = all(n <= h for n, h in zip(new.shape[:dimensions], here.shape[:dimensions], strict=True))
+    return smaller and new.shape[dimensions:] == here.shape[dimensions:]
+
+
+def _axes(axes: Any) -> Iterator[int]:
+    """For each tensor that clients were given, whether its leading dimension is roomy: the client axis, if any."""
+    for value in axes.values():
+        if isinstance(value, dict):
+            yield from _axes(value)
+        else:
+            yield 0 if value is None else 1
 
 
 def _more(length: int) -> int:

@@ -68,7 +68,9 @@ def test_every_optimizer(optimizer):
     assert_same("scaffold+prox", optimizer=optimizer)
 
 
-@pytest.mark.parametrize("method", ["scaffold+teach+disco", "anchor+tracker", "mix"])
+@pytest.mark.parametrize(
+    "method", ["scaffold+teach+disco", "anchor+tracker", "mix", "rfedavg(lam=0.1)", "rfedavg_plus(lam=0.1)+asd"]
+)
 def test_cohorts_of_varying_size(method):
     assert_same(method, rounds=6, sampling={"scheme": "bernoulli", "rate": 0.4})
 
