@@ -146,11 +146,13 @@ def methods(
     if as_json:
         print_json(entries)
         return
-    table = Table("method", "paper", "hyper-parameters", "floats down / up", box=None, header_style="bold")
+    table = Table("method", "paper", "hyper-parameters", "floats down / up", "not with", box=None, header_style="bold")
     for entry in entries:
-        table.add_row(entry["name"], entry["paper"], escape(entry["written"]), entry["cost"])
+        refused = ", ".join(entry["not with"])
+        table.add_row(entry["name"], entry["paper"], escape(entry["written"]), entry["cost"], refused)
     out.print(table)
-    out.print("P is the number of the model's parameters. Join strands with +, such as fedprox+disco.")
+    out.print("P is the number of the model's parameters. Join strands with +, such as fedprox+disco: all but those")
+    out.print("under 'not with' go together.")
     out.print("One whole, with its source: fedbraid methods disco")
 
 

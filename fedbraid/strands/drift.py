@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ class Drift(Strand):
     g + α (w − θ + h_k), afterwards h_k ← h_k + w_k − θ, and the server adds the mean of all clients' h to the mean of
     the models. Clients start from that shifted model θ; the mean itself is evaluated and handed out.
 
+    FedSpeed's and FedDC's papers add the cohort's own h instead (`added="cohort"`): the same under full participation,
+    but it does not settle when only some clients take part; their code adds everybody's.
+
     Averaged uniformly it reaches the uniform optimum. `by_size` divides α by the client's relative size, as the
     authors' code does: then the fixed point is the optimum weighted by data.
     """
@@ -27,6 +31,7 @@ class Drift(Strand):
 
     alpha: float = 0.01
     by_size: bool = False
+    added: Literal["all", "cohort"] = "all"
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
@@ -43,10 +48,13 @@ class Drift(Strand):
         return next(w) + alpha * (w - c.start + c.kept["h"])
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        return {}, {"h": c.kept["h"] + w - c.start}
+        h = c.kept["h"] + w - c.start
+        return ({"h": h} if self.added == "cohort" else {}), {"h": h}
 
     def absorb(self, r: Round) -> Tree:
-        return {"h": r.kept["h"] + r.moved / r.setup.population, "added": r.kept["added"]}
+        everybody = r.kept["h"] + r.moved / r.setup.population
+        h = everybody if self.added == "all" else r.sum("h", r.ones / len(r.cohort))
+        return {"h": h, "added": r.kept["added"]}
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
         return delta + r.kept["h"], {"h": r.kept["h"], "added": r.kept["h"]}

@@ -16,7 +16,8 @@ class Scaffold(Strand):
     The new c_k is the gradient at the received model over the client's data (option 1), or what local training moved
     over how far its steps reach (option 2): their number K for plain SGD, FedNova's ‖a‖₁ under momentum, without which
     momentum makes SCAFFOLD diverge. The learning rate is the one used in the round, decayed. The paper averages
-    uniformly. `strength` scales the correction; 0 is FedAvg.
+    uniformly and reaches the uniform optimum; `by_size` scales c by clients' relative sizes, as FedDyn's repository
+    does, and reaches the one weighted by data. `strength` scales the correction; 0 is FedAvg.
     """
 
     title = "SCAFFOLD (Karimireddy et al., 2020)"
@@ -26,6 +27,7 @@ class Scaffold(Strand):
     option: Literal[1, 2] = 2
     server_lr: float = 1.0
     strength: float = 1.0
+    by_size: bool = False
 
     def among(self, others: tuple[Strand, ...]) -> Strand:
         changed = "option 1 takes the gradient of the plain loss, which it changes; use option 2"
@@ -43,14 +45,18 @@ class Scaffold(Strand):
         return {"c": r.kept["c"]}
 
     def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
-        return next(w) + self.strength * (c.received["c"] - c.kept["c"])  # eq. 3
+        return next(w) + self.strength * (c.received["c"] / self._size(c) - c.kept["c"])  # eq. 3
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         if self.option == 1:
             new = c.slope(c.start)
         else:
-            new = c.kept["c"] - c.received["c"] + (c.start - w) / (c.optimizer.reach(c.steps) * c.lr)
-        return {"change": new - c.kept["c"]}, {"c": new}  # eq. 4
+            moved = (c.start - w) / (c.optimizer.reach(c.steps) * c.lr)
+            new = c.kept["c"] - c.received["c"] / self._size(c) + moved
+        return {"change": self._size(c) * (new - c.kept["c"])}, {"c": new}  # eq. 4
+
+    def _size(self, c: Client) -> Tensor | float:
+        return c.relative_size if self.by_size else 1.0
 
     def absorb(self, r: Round) -> Tree:
         return {"c": r.kept["c"] + r.sum("change") / r.setup.population}  # eq. 5

@@ -84,6 +84,17 @@ def test_feddyn_by_size_reaches_the_weighted_optimum(clients, rounds):
     assert far(limit("drift(alpha=1.0, by_size=True)", clients, rounds), BY_SIZE) < 1e-9
 
 
+@pytest.mark.parametrize("clients", [3, 2])
+def test_scaffold_by_size_reaches_the_weighted_optimum(clients):
+    assert far(limit("sizes+scaffold(by_size=True)", clients, 80), BY_SIZE) < 1e-9
+
+
+def test_the_cohorts_own_drift_is_the_same_for_everybody_and_does_not_settle_for_some():
+    everybody, cohort = (f"drift(alpha=1.0{more})" for more in ("", ", added=cohort"))
+    assert far(limit(everybody, 3, 40), limit(cohort, 3, 40)) < 1e-12
+    assert min(far(w, UNIFORM) for w in list(path(cohort, 2, 100))[80:]) > 1e-2
+
+
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.9, False), pytest.param(0.5, True, marks=pytest.mark.slow)])
 def test_scaffold_reaches_it_under_momentum(momentum, nesterov):
     assert far(limit("scaffold", 3, 130, lr=0.1, momentum=momentum, nesterov=nesterov), UNIFORM) < 1e-9
