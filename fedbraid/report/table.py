@@ -58,7 +58,7 @@ def comparison(records: Sequence[RunRecord], target: float | None = None) -> Tab
         cells.append([_target_cell(method["rounds_to_target"]) for method in methods.values()])
     columns += [Column("megabytes", "MB"), Column("seconds", "s")]
     cells.append([_plain_cell(_megabytes(method)) for method in methods.values()])
-    cells.append([_plain_cell(method["seconds"]["mean"]) for method in methods.values()])
+    cells.append([_plain_cell(_rounded(method["seconds"]["mean"])) for method in methods.values()])
     rows = tuple(zip(*cells, strict=True))
     return Table(tuple(columns), rows, tuple(_notes(rows, list(methods.values()), target)))
 
@@ -111,6 +111,11 @@ def to_json(table: Table) -> dict[str, Any]:
     }
 
 
+def _rounded(seconds: float | None) -> float | None:
+    """Timings are noisy: two digits say enough."""
+    return seconds if seconds is None or not isfinite(seconds) else float(f"{seconds:.2g}")
+
+
 def _score_cells(spreads: Sequence[Mapping[str, Any]], metric: str) -> list[Cell]:
     cells = [Cell(score(item["mean"], metric, item["std"]), item["mean"], item["std"]) for item in spreads]
     ranked = [cell.value for cell in cells if cell.value is not None and isfinite(cell.value)]
@@ -126,7 +131,8 @@ def _target_cell(reached: Mapping[str, Any]) -> Cell:
         return Cell(NOTHING)
     if reached["of"] == 1:
         return Cell(f"{reached['mean']:.0f}", reached["mean"])
-    return Cell(f"{reached['mean']:.1f} ({reached['reached']}/{reached['of']})", reached["mean"], reached["std"])
+    some = f" ({reached['reached']}/{reached['of']})" if reached["reached"] < reached["of"] else ""
+    return Cell(f"{reached['mean']:.1f}{some}", reached["mean"], reached["std"])
 
 
 def _megabytes(method: Mapping[str, Any]) -> float:
@@ -149,7 +155,7 @@ def _notes(rows: Sequence[Sequence[Cell]], methods: Sequence[Mapping[str, Any]],
     notes.append("last: the last evaluated round; last 5: mean of the last five evaluated rounds")
     if target is not None:
         never = f"{NOTHING}: never reached"
-        notes.append(f"{never}; 2/3: two of three seeds reached the target, mean over these" if most > 1 else never)
+        notes.append(f"{never}; (2/3): only two of three seeds reached it, mean over these" if most > 1 else never)
     notes.append("MB: moved down and up, all clients together; MB and s are per run")
     return notes
 
