@@ -8,6 +8,7 @@ from typing import Any
 
 from fedbraid.check import federation
 from fedbraid.core.chain import Chain
+from fedbraid.core.round import one_round
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.methods import parse
@@ -96,11 +97,17 @@ def one(name: str) -> dict[str, Any]:
 def cost(chain: Chain) -> str:
     """Floats per client and round, counted from the payloads of a tiny federation, in units of the model's size P."""
     experiment = federation(chain, "loop", rounds=2)
-    experiment.advance()
-    record = experiment.advance()
-    size = experiment.server.w.element_size() * record["clients"]
-    parameters = experiment.model.layout.size
-    return " / ".join(_in_models(record[key] // size, parameters) for key in ("bytes_down", "bytes_up"))
+    cohort = experiment.cohort()
+    flow = one_round(chain, experiment.optimizer, experiment.setup, experiment.server, cohort, seed=0)
+    down, up, job = 0, 0, next(flow)
+    while True:  # what the server makes of the replies costs nothing on the wire
+        replies = experiment.engine.run(job)
+        down, up = down + job.bytes_down, up + replies.bytes_up
+        if job.kind == "train":
+            break
+        job = flow.send(replies)
+    size = experiment.server.w.element_size() * len(cohort)
+    return " / ".join(_in_models(moved // size, experiment.model.layout.size) for moved in (down, up))
 
 
 def _in_models(floats: int, parameters: int) -> str:

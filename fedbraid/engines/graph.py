@@ -28,29 +28,13 @@ class Captured:
             "plan": _with_room(like["plan"], 0, lambda t, _: [capacity, _more(t.shape[1]), *t.shape[2:]]),
             "seen": _with_room(like["seen"], 0, lambda t, _: [_more(t.shape[0]), *t.shape[1:]]),
         }
+        self.state: State = self.memory["state"]
+        self.given: State = self.memory["given"]
+        self.plan: State = self.memory["plan"]
+        self.seen: State = self.memory["seen"]
         self.time = torch.zeros(1, dtype=torch.int64, device="cuda")
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.pool = torch.cuda.graph_pool_handle()
-
-    @property
-    def state(self) -> State:
-        state: State = self.memory["state"]
-        return state
-
-    @property
-    def given(self) -> State:
-        given: State = self.memory["given"]
-        return given
-
-    @property
-    def plan(self) -> State:
-        plan: State = self.memory["plan"]
-        return plan
-
-    @property
-    def seen(self) -> State:
-        seen: State = self.memory["seen"]
-        return seen
 
     def fits(self, tensors: State, axes: Any) -> bool:
         """Whether `tensors` have a place in this memory, and clients the same axes."""

@@ -111,9 +111,9 @@ def to_json(table: Table) -> dict[str, Any]:
     }
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _rounded(seconds: float) -> float:
     """Timings are noisy: two digits say enough."""
-    return seconds if seconds is None or not isfinite(seconds) else float(f"{seconds:.2g}")
+    return float(f"{seconds:.2g}")
 
 
 def _score_cells(spreads: Sequence[Mapping[str, Any]], metric: str) -> list[Cell]:
