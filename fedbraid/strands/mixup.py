@@ -42,6 +42,8 @@ def draw_mixes(alpha: float, rng: np.random.Generator, counts: np.ndarray, width
 
 
 def mixed(batch: Batch, strand: str) -> Batch:
+    if not batch.x.is_floating_point():
+        raise UserError(f"{strand} mixes inputs, and tokens cannot be mixed; leave mixup out for text")
     keep, partner = batch.draws[f"{strand}.keep"], batch.draws[f"{strand}.partner"][: len(batch.mask)]
     x, y = (keep * t + (1 - keep) * t[partner] for t in (batch.x, batch.y))
     return replace(batch, x=x, y=y)
