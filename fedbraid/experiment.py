@@ -154,7 +154,12 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     partition = given.partition or partition_of(config, dataset)
     chain = given.chain or methods.parse(config.method, config.strands, given.strands)
     module = given.model or models.build(
-        config.model.name, dataset.shape, dataset.classes, seed=config.seed, **config.model.options
+        config.model.name,
+        dataset.shape,
+        dataset.classes,
+        tokens=dataset.tokens,
+        seed=config.seed,
+        **config.model.options,
     )
     check_data(dataset, partition)
     check_needs(config, chain)

@@ -13,6 +13,9 @@ from fedbraid.errors import UserError, unknown
 
 Made = TypeVar("Made")
 
+GIVEN = {"data_dir", "tokens"}
+"""Parameters that a maker receives from what surrounds it; no options of a user's."""
+
 
 @dataclass(frozen=True)
 class Entry(Generic[Made]):
@@ -26,15 +29,21 @@ class Entry(Generic[Made]):
     def options(self) -> dict[str, Any]:
         """Every option with its default."""
         parameters = signature(self.make).parameters.values()
-        return {p.name: p.default for p in parameters if p.default is not Parameter.empty}
+        return {p.name: p.default for p in parameters if p.default is not Parameter.empty and p.name not in GIVEN}
 
 
-def find(kind: str, name: str, entries: Iterable[Entry[Made]], options: Mapping[str, Any]) -> Entry[Made]:
-    """The entry called `name`, once it is known to take all of `options`."""
+def find(
+    kind: str,
+    name: str,
+    entries: Iterable[Entry[Made]],
+    options: Mapping[str, Any],
+    also: Iterable[str] = (),
+) -> Entry[Made]:
+    """The entry called `name`, once it is known to take all of `options`; every entry takes those in `also`."""
     named = {entry.name: entry for entry in entries}
     if name not in named:
         raise unknown(kind, name, named)
-    known = named[name].options
+    known = {*named[name].options, *also}
     for option in options:
         if not known:
             raise UserError(f"{kind} {name!r} takes no options; leave {option!r} out")

@@ -1,6 +1,9 @@
 """One thread and no surprises: what every test starts from."""
 
+import os
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,29 @@ if find_spec("hypothesis"):  # machines with a GPU may lack it, and the tests th
 
     settings.register_profile("fedbraid", deadline=None, max_examples=50, derandomize=True)
     settings.load_profile("fedbraid")
+
+
+REAL_DATA = [Path(p) for p in (os.environ.get("FEDBRAID_DATA"), Path(__file__).parents[2] / "shared" / "data") if p]
+"""Where real data sets may lie. Tests that want one are skipped where it is not."""
+
+
+@pytest.fixture
+def real_data() -> Callable[[str], Path]:
+    """The directory that holds `file` of a real data set."""
+
+    def directory(file: str) -> Path:
+        for place in REAL_DATA:
+            if (place / file).exists():
+                return place
+        pytest.skip(f"no real {file} here; FEDBRAID_DATA may name a directory that has it")
+
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read from or left in the user's own cache."""
+    monkeypatch.setenv("FEDBRAID_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,9 @@ from typing import Any
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.data.digits import digits
 from fedbraid.data.partitions import PARTITIONS, make_partition
+from fedbraid.data.sets.images import IMAGES
+from fedbraid.data.sets.records import RECORDS
+from fedbraid.data.shaping import shaped
 from fedbraid.data.summary import summary
 from fedbraid.data.synthetic import synthetic
 from fedbraid.registry import Entry, find
@@ -28,14 +31,22 @@ __all__ = [
 DATASETS: tuple[Entry[Dataset], ...] = (
     Entry("digits", "scikit-learn's handwritten digits: 1,797 grey images of 8x8 pixels, 10 classes", digits),
     Entry("synthetic", "FedProx's SYNTHETIC(alpha, beta): users with linear models and inputs of their own", synthetic),
+    *IMAGES,
+    *RECORDS,
 )
 
 
 def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Dataset:
-    """The data set called `name`. `data_dir` is where the sets that come as files are looked for."""
-    entry = find("data set", name, DATASETS, options)
+    """The data set called `name`. `data_dir` is where the sets that come as files are looked for.
+
+    Options are the set's own and those of `shaped`, which every set takes.
+    """
+    shaping = Entry("shaping", "", shaped).options
+    entry = find("data set", name, DATASETS, options, also=shaping)
+    own = {key: value for key, value in options.items() if key in entry.options}
+    rest = {key: value for key, value in options.items() if key not in own}
     files = {"data_dir": data_dir} if "data_dir" in signature(entry.make).parameters else {}
-    return entry.make(**files, **options)
+    return shaped(entry.make(**files, **own), **rest)
 
 
 def names() -> list[str]:

@@ -40,6 +40,9 @@ class Dataset:
     task: Task = "classification"
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    labels: tuple[str, ...] = ()  # the classes' names, where the source has them
+    tokens: tuple[str, ...] = ()  # of a text: what each number in `x` stands for; 0 is padding
+    source: str = ""  # where it was found
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,6 +58,8 @@ class Partition:
     recipe: dict[str, Any] = field(default_factory=dict)
     client_tests: tuple[NDArray[np.int64], ...] | None = None
     """Each client's own test samples, where the data knows whose they are (natural partitions)."""
+    noise: tuple[float, ...] | None = None
+    """Feature skew: the standard deviation of the noise on each client's inputs, as a share of their range."""
 
     def __len__(self) -> int:
         return len(self.clients)

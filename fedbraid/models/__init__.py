@@ -44,8 +44,12 @@ MODELS: tuple[Entry[nn.Module], ...] = (
 FOR_IMAGES = ("lenet", "cnn")
 
 
-def build(name: str, shape: Sequence[int], classes: int, *, seed: int = 0, **options: Any) -> nn.Module:
+def build(
+    name: str, shape: Sequence[int], classes: int, *, tokens: Sequence[str] = (), seed: int = 0, **options: Any
+) -> nn.Module:
     """The network called `name` for samples of `shape`; `classes` is the width of its output.
+
+    `tokens` are what the numbers in a text stand for; networks for texts need them, others refuse them.
 
     Weights are torch's default initialisation drawn from `seed` alone; torch's global generators stay as they were.
     """

@@ -1,0 +1,66 @@
+"""Where data sets lie: one data directory, and the layouts in which a set may lie there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbraid.errors import UserError
+
+
+def cache_directory() -> Path:
+    """FedBraid's own place in the user's cache (or `FEDBRAID_CACHE`)."""
+    given = os.environ.get("FEDBRAID_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedbraid"
+
+
+def data_directory(given: str | Path | None = None) -> Path:
+    """Where data sets are looked for: what was asked for, else `FEDBRAID_DATA`, else the user's cache."""
+    chosen = given or os.environ.get("FEDBRAID_DATA")
+    return Path(chosen).expanduser() if chosen else cache_directory() / "data"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which a data set lies on disk: all of `files`, together in one of `folders`."""
+
+    folders: tuple[str, ...]  # below the data directory, tried in order
+    files: tuple[str, ...]  # glob patterns; "a.csv|a.csv.gz" is satisfied by either
+
+
+@dataclass(frozen=True)
+class Found:
+    """A layout that is there."""
+
+    layout: Layout
+    folder: Path
+    files: tuple[Path, ...]  # one for each of the layout's, in their order (the first match of a pattern)
+
+
+def find(name: str, data_dir: str | Path | None, layouts: Sequence[Layout]) -> Found:
+    """The first layout of data set `name` that is complete, or a sentence about what would do."""
+    root = data_directory(data_dir)
+    for layout in layouts:
+        for folder in layout.folders:
+            place = root / folder
+            matches = [_first(place, pattern) for pattern in layout.files]
+            files = tuple(file for file in matches if file is not None)
+            if len(files) == len(layout.files):
+                return Found(layout, place, files)
+    wanted = "; or ".join(f"{layout.folders[0]}/ with {', '.join(layout.files)}" for layout in layouts)
+    raise UserError(
+        f"data set {name!r} is not in {root}: it needs {wanted}. `fedbraid data get {name}` fetches it where there is "
+        "a network; --data-dir or FEDBRAID_DATA names another directory"
+    )
+
+
+def _first(folder: Path, pattern: str) -> Path | None:
+    for choice in pattern.split("|"):
+        found = sorted(folder.glob(choice))
+        if found:
+            return found[0]
+    return None
