@@ -13,6 +13,7 @@ import cattrs
 import tomli_w
 from cattrs.gen import make_dict_structure_fn
 
+from fedbraid.core.augment import Augment
 from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
 from fedbraid.core.plan import LocalWork
 from fedbraid.errors import UserError, unknown
@@ -102,6 +103,7 @@ class Config:
     sampling: Sampling = Sampling()
     local: LocalWork = LocalWork()
     optimizer: OptimizerConfig = OptimizerConfig()
+    augment: Augment = Augment()
     buffers: Literal["average"] = "average"  # BatchNorm's running statistics: averaged with the model's weights
     evaluate: Evaluation = Evaluation()
     engine: EngineConfig = EngineConfig()

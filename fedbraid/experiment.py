@@ -165,7 +165,7 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     check_needs(config, chain)
     _check_fit(config, chain, dataset, partition)
     model = Model.of(altered(module, chain)).to(dtype, device)
-    clients = Clients.of(dataset, partition, dtype, device)
+    clients = Clients.of(dataset, partition, dtype, device, config.augment)
     _check_network(model, clients.samples, dataset)
     w, buffers = model.initial(dtype, device)
     with torch.no_grad():

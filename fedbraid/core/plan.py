@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbraid.core.augment import Augment
 from fedbraid.core.chain import Chain
 from fedbraid.core.random import stream
 from fedbraid.errors import UserError
 
 Ints = NDArray[np.int64]
+AS_THEY_ARE = Augment()
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Plan:
     positions: Ints  # [steps, batch], into the client's own samples
     counts: Ints  # [steps]
     first: NDArray[np.bool_]  # [steps] whether the step begins a local epoch
-    draws: dict[str, np.ndarray] = field(default_factory=dict)  # "strand.name": [steps, ...]
+    draws: dict[str, np.ndarray] = field(default_factory=dict)  # "strand.name" or "images: name": [steps, ...]
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -52,7 +54,17 @@ class Plan:
         return int(self.counts.sum())
 
 
-def make_plan(chain: Chain, work: LocalWork, size: int, width: int, *, seed: int, round: int, client: int) -> Plan:
+def make_plan(
+    chain: Chain,
+    work: LocalWork,
+    size: int,
+    width: int,
+    *,
+    seed: int,
+    round: int,
+    client: int,
+    augment: Augment = AS_THEY_ARE,
+) -> Plan:
     """The plan of one client; `width` is the batch axis, at least as long as any batch."""
     rng = stream(seed, "local", round=round, client=client)
     most = work.steps or work.epochs
@@ -67,6 +79,8 @@ def make_plan(chain: Chain, work: LocalWork, size: int, width: int, *, seed: int
         order = np.pad(order, (0, per_epoch * batch - len(order))).reshape(per_epoch, batch)
         positions[start : start + per_epoch, :batch] = order[: steps - start]
     draws: dict[str, np.ndarray] = {}
+    if augment.active:
+        draws |= augment.draw(stream(seed, "images", round=round, client=client), steps, width)
     for strand in chain.using("draw"):
         own = stream(seed, f"local/{strand.name}", round=round, client=client)
         draws |= {f"{strand.name}.{key}": value for key, value in strand.draw(own, counts, width).items()}

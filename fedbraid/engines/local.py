@@ -112,7 +112,16 @@ class Local:
     def plan(self, job: Job, client: int) -> Plan:
         """What this client does in the job's round."""
         size = int(self.clients.sizes[client])
-        return make_plan(self.job.chain, self.work, size, self.width, seed=job.seed, round=job.round, client=client)
+        return make_plan(
+            self.job.chain,
+            self.work,
+            size,
+            self.width,
+            seed=job.seed,
+            round=job.round,
+            client=client,
+            augment=self.clients.samples.augment,
+        )
 
     def _train(
         self, job: Job, ids: Sequence[int], kept: dict[str, Tree], plans: Sequence[Plan], part: np.ndarray
@@ -205,7 +214,8 @@ class Local:
         """
         chain = self.job.chain
         enough = sum(p.samples for p in plans) >= self.clients.sizes[list(ids)].sum()
-        if not chain.using("views") or chain.using("batch") or not self.cache_views or not enough:
+        changing = chain.using("batch") or self.clients.samples.augment.active
+        if not chain.using("views") or changing or not self.cache_views or not enough:
             return {}, 0
         outputs: dict[str, list[Outputs]] = {}
         for k, client in enumerate(ids):

@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from fedbraid.core.augment import PREFIX
 from fedbraid.core.batch import Batch
 from fedbraid.core.local import Batches, LocalJob, State, Tally, Work
 from fedbraid.core.plan import Plan
@@ -66,15 +67,17 @@ class Loop:
             if plan.first[t] and t:
                 state = job.new_epoch(state, given, batches)
             at = positions[t, :count]
-            batch = self._batch(own[at], {key: value[t] for key, value in draws.items()})
+            now = {key: value[t] for key, value in draws.items()}
+            changes = {key: value[:count] for key, value in now.items() if key.startswith(PREFIX)}
+            x = samples.training_inputs(own[at], changes)
+            batch = self._batch(x, own[at], now)
             seen = {name: Outputs(out.logits[at], out.features[at]) for name, out in cached.items()}
             state = job.step(state, batch, given, seen)
         uploads, kept = job.end(state, given, batches)
         return uploads, kept, self._work(job, client, plan)
 
-    def _batch(self, index: Tensor, draws: Tree) -> Batch:
+    def _batch(self, x: Tensor, index: Tensor, draws: Tree) -> Batch:
         samples = self.clients.samples
-        x = samples.inputs(index)
         if x.dim() == 4 and self.device.type == "cpu":
             x = x.contiguous(memory_format=torch.channels_last)  # what CPU convolutions are fastest with
         return Batch(x, samples.targets(index), torch.ones(len(index), dtype=samples.dtype, device=self.device), draws)
@@ -82,7 +85,10 @@ class Loop:
     def _batches(self, client: int, plan: Plan) -> Batches:
         own = self.clients.own(client)
         first = torch.as_tensor(plan.positions[0, : plan.counts[0]]).to(self.device)
-        return lambda whole: (self._batch(index, {}) for index in (torch.split(own, 512) if whole else [own[first]]))
+        inputs = self.clients.samples.inputs
+        return lambda whole: (
+            self._batch(inputs(index), index, {}) for index in (torch.split(own, 512) if whole else [own[first]])
+        )
 
     def _work(self, job: LocalJob, client: int, plan: Plan, trained: bool = True) -> Work:
         """What the tally since the last call amounts to; every step of a round looks equally often at its batch."""

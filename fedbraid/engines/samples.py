@@ -2,52 +2,77 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedbraid.core.augment import PREFIX, Augment
 from fedbraid.core.batch import Batch
+from fedbraid.core.plan import AS_THEY_ARE
+from fedbraid.core.tree import Tree
 from fedbraid.data.dataset import Dataset, Partition, Split
+from fedbraid.data.noise import noisy
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs and labels. Bytes stay bytes and are normalised as they are used; floats are normalised once.
+    """Inputs and labels. Bytes stay bytes and are normalised as they are used; other numbers are normalised once.
 
-    Other integers are tokens and stay as they are.
+    Texts stay the numbers of their tokens.
     """
 
     x: Tensor
     y: Tensor
     classes: int  # 0 for regression
-    shift: Tensor | None
+    shift: Tensor | None  # None where nothing is left to normalise
     scale: Tensor | None
     dtype: torch.dtype
+    is_text: bool = False
+    augment: Augment = AS_THEY_ARE
 
     @staticmethod
-    def of(dataset: Dataset, split: Split, dtype: torch.dtype, device: torch.device) -> Samples:
+    def of(
+        dataset: Dataset,
+        split: Split,
+        dtype: torch.dtype,
+        device: torch.device,
+        augment: Augment = AS_THEY_ARE,
+    ) -> Samples:
         x = torch.as_tensor(np.ascontiguousarray(split.x)).to(device)
+        is_text = bool(dataset.tokens) or x.dtype in (torch.int16, torch.int32, torch.int64)
+        augment.check(dataset.shape, x.dtype == torch.uint8, is_text)
         regression = dataset.task == "regression"
         y = torch.as_tensor(np.ascontiguousarray(split.y)).to(device, dtype if regression else torch.int64)
         axes = (-1,) + (1,) * (x.dim() - 2) if len(dataset.mean) > 1 else (1,) * (x.dim() - 1)
         shift, scale = (torch.tensor(v, device=device, dtype=dtype).reshape(axes) for v in (dataset.mean, dataset.std))
-        classes = 0 if regression else dataset.classes
-        plain = bool((shift == 0).all() and (scale == 1).all())
-        if x.is_floating_point():
-            x = x.to(dtype)
-            return Samples(x if plain else (x - shift) / scale, y, classes, None, None, dtype)
-        return Samples(x, y, classes, None if plain else shift, None if plain else scale, dtype)
+        made = Samples(x, y, 0 if regression else dataset.classes, shift, scale, dtype, is_text, augment)
+        if is_text or bool((shift == 0).all() and (scale == 1).all()):
+            return replace(made, shift=None, scale=None, x=x.to(dtype) if x.is_floating_point() else x)
+        if x.is_floating_point() and not augment.active:
+            return replace(made, x=made._normalised(x.to(dtype)), shift=None, scale=None)
+        return made
 
     def __len__(self) -> int:
         return len(self.y)
 
     def inputs(self, index: Tensor) -> Tensor:
+        """The samples at `index`, of any shape, as the network takes them."""
         x = self.x[index]
-        if x.dtype != torch.uint8:  # floats are ready; other integers are tokens
-            return x
-        x = x.to(self.dtype)
+        return x.long() if self.is_text else self._normalised(x.to(self.dtype))
+
+    def training_inputs(self, index: Tensor, draws: Tree) -> Tensor:
+        """The samples at `index` as a local step sees them: changed as `draws` (which begin with its axes) say."""
+        if not self.augment.active:
+            return self.inputs(index)
+        images = self.x[index.flatten()]
+        each = {key: value.flatten(0, index.dim() - 1) for key, value in draws.items() if key.startswith(PREFIX)}
+        mean = images.new_zeros((), dtype=self.dtype) if self.shift is None else self.shift
+        images = self._normalised(self.augment.apply(images, each, mean, self.dtype))
+        return images.reshape(*index.shape, *images.shape[1:])
+
+    def _normalised(self, x: Tensor) -> Tensor:
         return x if self.shift is None or self.scale is None else (x - self.shift) / self.scale
 
     def targets(self, index: Tensor) -> Tensor:
@@ -80,8 +105,14 @@ class Clients:
     label_counts: Tensor  # [clients, classes]
 
     @staticmethod
-    def of(dataset: Dataset, partition: Partition, dtype: torch.dtype, device: torch.device) -> Clients:
-        samples = Samples.of(dataset, dataset.train, dtype, device)
+    def of(
+        dataset: Dataset,
+        partition: Partition,
+        dtype: torch.dtype,
+        device: torch.device,
+        augment: Augment = AS_THEY_ARE,
+    ) -> Clients:
+        samples = Samples.of(dataset, noisy(dataset, partition), dtype, device, augment)
         order = torch.as_tensor(np.concatenate(partition.clients)).to(device)
         if dataset.task == "classification":
             counts = torch.as_tensor(partition.label_counts(dataset.train.y, dataset.classes))

@@ -100,7 +100,7 @@ class Stack:
         """One step of every client in `state`; `guarded` where some of them have nothing to do."""
         samples = self.clients.samples
         mask = (torch.arange(row["index"].shape[1], device=self.device) < row["counts"][:, None]).to(samples.dtype)
-        x, y = samples.inputs(row["index"]), samples.targets(row["index"])
+        x, y = samples.training_inputs(row["index"], row["draws"]), samples.targets(row["index"])
 
         def one(state: State, given: State, x: Tensor, y: Tensor, mask: Tensor, draws: Tree, seen: State) -> State:
             outputs = {name: Outputs(out["logits"], out["features"]) for name, out in seen.items()}
