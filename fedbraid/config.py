@@ -19,6 +19,11 @@ from fedbraid.core.plan import LocalWork
 from fedbraid.errors import UserError, unknown
 
 
+def at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{key} must be {least} or more, not {value}")
+
+
 @dataclass(frozen=True)
 class Named:
     """Something chosen by name, with options of its own."""
@@ -57,6 +62,23 @@ class Sampling:
     scheme: Literal["fixed", "bernoulli"] = "fixed"
     clients: int = 0  # fixed: so many in every round; 0 = everybody
     rate: float = 0.1  # bernoulli: each takes part with this probability, at least one does
+    dropout: float = 0.0  # each is lost in the middle of its round with this probability
+    late: float = 0.0  # share of the clients that are not there from the beginning …
+    late_from: int = 2  # … but join in a round drawn from late_from..late_by
+    late_by: int = 10
+
+    def __post_init__(self) -> None:
+        at_least("sampling.clients", self.clients, 0)
+        if not 0 < self.rate <= 1:
+            raise UserError(f"sampling.rate must lie in (0, 1], not {self.rate}")
+        for name in ("dropout", "late"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"sampling.{name} is a share from 0 to below 1, not {getattr(self, name)}")
+        if not 2 <= self.late_from <= self.late_by:
+            raise UserError(
+                f"late clients join in a round from sampling.late_from={self.late_from} to "
+                f"sampling.late_by={self.late_by}; these must be rounds from 2 on, in order"
+            )
 
 
 @dataclass(frozen=True)
@@ -66,6 +88,7 @@ class Evaluation:
     every: int = 1  # rounds; the last one is always evaluated
     model: Literal["server", "cohort"] = "server"  # what the server hands out, or the mean of the round's models
     per_client: bool = False
+    groups: bool = False  # also the accuracy of head, middle and tail classes, by their training samples
     target: float = 0.0  # accuracy whose first round is reported; 0 = none
 
 
@@ -115,20 +138,12 @@ class Config:
         if self.seed >= 2**63:
             raise UserError(f"seed must be below 2**63, not {self.seed}")
         at_least("partition.clients", self.partition.clients, 1)
-        at_least("sampling.clients", self.sampling.clients, 0)
         at_least("evaluate.every", self.evaluate.every, 1)
         at_least("save.every", self.save.every, 1)
         at_least("engine.chunk", self.engine.chunk, 0)
         at_least("engine.workers", self.engine.workers, 0)
-        if not 0 < self.sampling.rate <= 1:
-            raise UserError(f"sampling.rate must lie in (0, 1], not {self.sampling.rate}")
         if not 0 <= self.evaluate.target < 1:
             raise UserError(f"evaluate.target is a share such as 0.9, not {self.evaluate.target}")
-
-
-def at_least(key: str, value: int, least: int) -> None:
-    if value < least:
-        raise UserError(f"{key} must be {least} or more, not {value}")
 
 
 # --- to and from plain values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,3 +65,9 @@ def per_client(
         "worst10": float(worst.mean()),
         "each": [None if np.isnan(a) else float(a) for a in each],
     }
+
+
+def by_group(per_class: list[float | None], groups: Mapping[str, Sequence[int]]) -> dict[str, float | None]:
+    """The mean accuracy of each group's classes; None for a group without test samples."""
+    known = {name: [a for a in (per_class[c] for c in members) if a is not None] for name, members in groups.items()}
+    return {name: float(np.mean(values)) if values else None for name, values in known.items()}

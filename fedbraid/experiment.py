@@ -7,10 +7,11 @@ import logging
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,15 +22,16 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.local import FOR_THE_LOG, LocalJob, Work
 from fedbraid.core.model import Model, outputs, refuse_random_outputs
 from fedbraid.core.optimizer import Optimizer
-from fedbraid.core.round import Server, begin, one_round
+from fedbraid.core.round import Job, Server, begin, one_round
 from fedbraid.core.strand import Cohort, Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition, check_data
+from fedbraid.data.groups import class_groups
 from fedbraid.engines.cpu import keep_freed_memory, one_thread
 from fedbraid.engines.local import Local, choose
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
-from fedbraid.evaluation import evaluate, per_client
+from fedbraid.evaluation import by_group, evaluate, per_client
 from fedbraid.store import ClientStore
 
 log = logging.getLogger("fedbraid")
@@ -80,18 +82,25 @@ class Experiment:
     def _trained(self) -> dict[str, Any]:
         cohort = self.cohort()
         flow = one_round(self.chain, self.optimizer, self.setup, self.server, cohort, self.config.seed)
+        arriving = sampling.arriving(
+            len(cohort), self.config.sampling.dropout, seed=self.config.seed, round=self.server.round
+        )
         down = up = 0
         work = Work()
         job = next(flow)
         while True:
-            replies: Stacked = self.engine.run(job)
-            down, up, work = down + job.bytes_down, up + replies.bytes_up, work + replies.work
+            replies = self._run(job, arriving)
+            down += job.bytes_down
+            if replies is not None:
+                up, work = up + replies.bytes_up, work + replies.work
             try:
                 job = flow.send(replies)
             except StopIteration as done:
                 self.server = done.value
                 break
-        losses, samples = (float(replies.each(key).sum()) for key in FOR_THE_LOG)
+        losses = samples = 0.0
+        if replies is not None:
+            losses, samples = (float(replies.each(key).sum()) for key in FOR_THE_LOG)
         finite = math.isfinite(losses) and bool(self.server.w.isfinite().all())
         if self.finite and not finite:
             log.warning("round %d: the model is no longer finite; try a smaller optimizer.lr", self.server.round)
@@ -99,13 +108,22 @@ class Experiment:
         return {
             "round": self.server.round,
             "clients": len(cohort),
+            "lost": len(cohort) - len(arriving),
             "finite": finite,
-            "train_loss": losses / samples,
+            "train_loss": losses / samples if samples else None,
             "bytes_down": down,
             "bytes_up": up,
             "forward_samples": work.forward,
             "backward_samples": work.backward,
         }
+
+    def _run(self, job: Job, arriving: np.ndarray) -> Stacked | None:
+        """The replies of those whose updates arrive. Clients are lost while they train, after any probe."""
+        if job.kind == "probe" or len(arriving) == len(job.cohort):
+            return self.engine.run(job)
+        if not len(arriving):
+            return None
+        return replace(self.engine.run(job.only(arriving)), came=arriving)
 
     def deployed(self) -> tuple[Tensor, Tensor]:
         """The model that is evaluated: its parameters and buffers."""
@@ -122,12 +140,12 @@ class Experiment:
 
     def cohort(self) -> Cohort:
         """Who takes part in the next round."""
-        s, population, place = self.config.sampling, len(self.clients), self.server.round
-        seed = self.config.seed
+        s, place, seed = self.config.sampling, self.server.round, self.config.seed
+        present = np.flatnonzero(_arrivals(self.config, len(self.clients)) <= place)
         if s.scheme == "fixed":
-            ids = sampling.fixed(population, s.clients or population, seed=seed, round=place)
+            ids = present[sampling.fixed(len(present), s.clients or len(present), seed=seed, round=place)]
         else:
-            ids = sampling.bernoulli(population, s.rate, seed=seed, round=place)
+            ids = present[sampling.bernoulli(len(present), s.rate, seed=seed, round=place)]
         at = torch.as_tensor(ids, device=self.server.w.device)
         sizes = torch.as_tensor(self.clients.sizes[ids]).to(self.server.w)
         return Cohort(ids, sizes, self.clients.label_counts[at])
@@ -140,6 +158,9 @@ class Experiment:
         if self.config.evaluate.per_client and metrics["per_class"] is not None:
             counts = self.clients.label_counts.cpu().numpy()
             metrics["client_accuracy"] = per_client(metrics["per_class"], correct, self.partition, counts)
+        if self.config.evaluate.groups and metrics["per_class"] is not None:
+            held = self.clients.label_counts.sum(0).cpu().numpy()
+            metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(held))
         return metrics
 
 
@@ -194,6 +215,12 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     return Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, engine, store, server)
 
 
+def _arrivals(config: Config, population: int) -> np.ndarray:
+    """[population] the round, counted from 0, from which each client is there."""
+    s = config.sampling
+    return sampling.arrivals(population, s.late, s.late_from - 1, s.late_by - 1, seed=config.seed)
+
+
 def altered(module: nn.Module, chain: Chain) -> nn.Module:
     """The network as the chain's strands want it."""
     for strand in chain.using("model"):
@@ -215,6 +242,10 @@ def check_needs(config: Config, chain: Chain) -> None:
             f"{_who(chain, 'fixed cohort')} needs the same number of clients in every round, "
             "but sampling.scheme is 'bernoulli'; set sampling.scheme=fixed"
         )
+    if "fixed cohort" in chain.needs and config.sampling.dropout:
+        raise UserError(
+            f"{_who(chain, 'fixed cohort')} needs every client of a round to come back; set sampling.dropout=0"
+        )
 
 
 def _check_fit(config: Config, chain: Chain, dataset: Dataset, partition: Partition) -> None:
@@ -224,6 +255,12 @@ def _check_fit(config: Config, chain: Chain, dataset: Dataset, partition: Partit
         raise UserError(
             f"sampling.clients is {config.sampling.clients}, but there are {len(partition)} clients; "
             f"choose at most {len(partition)}"
+        )
+    early = int((_arrivals(config, len(partition)) == 0).sum())
+    if "fixed cohort" in chain.needs and (config.sampling.clients or len(partition)) > early:
+        raise UserError(
+            f"{_who(chain, 'fixed cohort')} needs the same number of clients in every round, but only {early} of "
+            f"{len(partition)} are there from the beginning; set sampling.clients to at most {early}, or sampling.late=0"
         )
 
 

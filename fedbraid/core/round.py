@@ -9,12 +9,14 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from fedbraid.core.chain import Chain
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.strand import Cohort, Replies, Round, Setup, Strand
-from fedbraid.core.tree import PerClient, Tree, nbytes
+from fedbraid.core.tree import PerClient, Tree, nbytes, rows
 from fedbraid.errors import UserError
 
 
@@ -50,6 +52,18 @@ class Job:
     seed: int
     already: frozenset[str] = frozenset()  # "model" and strands whose payload the clients have from the probe
 
+    def only(self, places: np.ndarray) -> Job:
+        """The same for those at `places` of the cohort."""
+        at = torch.as_tensor(places, device=self.model.device)
+        own_model = self.model.dim() == 2
+        return replace(
+            self,
+            cohort=self.cohort.only(places),
+            model=self.model[at] if own_model else self.model,
+            buffers=self.buffers[at] if own_model else self.buffers,
+            sent={s: PerClient(rows(t, at)) if isinstance(t, PerClient) else t for s, t in self.sent.items()},
+        )
+
     @property
     def bytes_down(self) -> int:
         """What the server sends to the whole cohort."""
@@ -76,8 +90,11 @@ def begin(chain: Chain, setup: Setup) -> Server:
 
 def one_round(
     chain: Chain, optimizer: Optimizer, setup: Setup, server: Server, cohort: Cohort, seed: int
-) -> Generator[Job, Replies, Server]:
-    """One round: send, probe if asked, train, weigh, average, step."""
+) -> Generator[Job, Replies | None, Server]:
+    """One round: send, probe if asked, train, weigh, average, step.
+
+    Clients that are lost while they train count no further; where nobody replies (None) the server stays as it is.
+    """
     lr = optimizer.lr * optimizer.decay**server.round
 
     def seen_by(strand: Strand, **more: Any) -> Round:
@@ -99,12 +116,19 @@ def one_round(
     job = Job("probe", server.round, cohort, model, buffers, sent, lr, seed)
     if any(s.asks(seen_by(s)) for s in chain.using("probe")):
         replies = yield job
+        if replies is None:
+            return replace(server, round=server.round + 1)
         sent = dict(sent)
         for s in chain.using("probe"):
             sent[s.name] = s.probed(seen_by(s, replies=replies))
         probing = {s.name for s in chain.using("probe")}
         job = replace(job, sent=sent, already=frozenset({"model", *sent} - probing))
     replies = yield replace(job, kind="train")
+    if replies is None:
+        return replace(server, round=server.round + 1)
+    if replies.came is not None:
+        here = job.only(replies.came)
+        cohort, view = here.cohort, replace(view, cohort=here.cohort, sent=here.model)
 
     weights = cohort.sizes / cohort.sizes.sum()
     if chain.averages == "uniform":

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Who takes part in a round, who is there yet, and who is lost on the way."""
 
 from __future__ import annotations
 
@@ -7,18 +7,37 @@ from numpy.typing import NDArray
 
 from fedbraid.core.random import stream
 
+Ints = NDArray[np.int64]
 
-def fixed(population: int, clients: int, *, seed: int, round: int) -> NDArray[np.int64]:
-    """`clients` of the population without replacement, in order of number."""
-    if clients == population:
+
+def fixed(population: int, clients: int, *, seed: int, round: int) -> Ints:
+    """`clients` of the population (or all, if they are fewer) without replacement, in order of number."""
+    if clients >= population:
         return np.arange(population)
     return np.sort(stream(seed, "sampling", round=round).choice(population, clients, replace=False))
 
 
-def bernoulli(population: int, rate: float, *, seed: int, round: int) -> NDArray[np.int64]:
+def bernoulli(population: int, rate: float, *, seed: int, round: int) -> Ints:
     """Everybody with probability `rate`; drawn again while nobody comes."""
     rng = stream(seed, "sampling", round=round)
     while True:
         chosen = np.flatnonzero(rng.random(population) < rate)
         if len(chosen):
             return chosen
+
+
+def arrivals(population: int, late: float, first: int, last: int, *, seed: int) -> Ints:
+    """[population] the round from which each client is there. A share `late` of them comes in rounds first..last.
+
+    Rounds count from 0 here, so that those who are there from the beginning have 0.
+    """
+    rng = stream(seed, "arrivals")
+    rounds = np.zeros(population, dtype=np.int64)
+    who = rng.permutation(population)[: int(late * population)]
+    rounds[who] = rng.integers(first, last + 1, len(who))
+    return rounds
+
+
+def arriving(clients: int, dropout: float, *, seed: int, round: int) -> Ints:
+    """Places in a cohort of `clients` whose updates arrive; each is lost with probability `dropout`."""
+    return np.flatnonzero(stream(seed, "dropout", round=round).random(clients) >= dropout)

@@ -56,6 +56,11 @@ class Cohort:
     sizes: Tensor  # [C]
     label_counts: Tensor  # [C, classes]
 
+    def only(self, places: np.ndarray) -> Cohort:
+        """Those at `places` of this cohort."""
+        at = torch.as_tensor(places, device=self.sizes.device)
+        return Cohort(self.ids[places], self.sizes[at], self.label_counts[at])
+
     @property
     def label_shares(self) -> Tensor:
         return self.label_counts / self.label_counts.sum(1, keepdim=True)
@@ -99,6 +104,9 @@ class Client:
 
 class Replies(Protocol):
     """What came back. Lazy: nothing is moved or reduced until it is asked for."""
+
+    @property
+    def came(self) -> np.ndarray | None: ...  # places in the job's cohort that it came from; None = everybody's
 
     def each(self, key: str) -> Tensor: ...  # [C, ...] every client's value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from fedbraid.core.local import FOR_THE_LOG, Work
@@ -17,6 +18,7 @@ class Stacked:
     uploads: Tree
     work: Work
     frozen: int = 0  # parameters of the model that are not trained and need not be sent back
+    came: np.ndarray | None = None  # places in the job's cohort that replied; None = all of them
 
     def each(self, key: str) -> Tensor:
         return self.uploads[key]

@@ -1,0 +1,165 @@
+"""Clients that are lost in the middle of a round, that come late, and classes in groups."""
+
+import numpy as np
+import pytest
+from helpers import SIZES, advanced, apart, federation, held, identical, toy
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedbraid as fb
+from fedbraid.core import sampling
+from fedbraid.errors import UserError
+from fedbraid.evaluation import by_group
+from fedbraid.experiment import Experiment
+
+HALF = {"clients": 5, "dropout": 0.5}
+
+
+def who_arrives(experiment, round):
+    return sampling.arriving(5, 0.5, seed=experiment.config.seed, round=round)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold+disco", "fednova", "fedntd", "fedacd", "feddyn+asd", "qfair"])
+def test_a_lost_client_might_as_well_not_have_been_asked(method, monkeypatch):
+    """Without an exchange before training, the round is that of the clients whose updates arrive."""
+    lossy = federation(method, sampling=HALF, rounds=4)
+    lines = [lossy.advance() for _ in range(4)]
+    kept = federation(method, sampling={"clients": 5}, rounds=4)
+    everybody = Experiment.cohort
+    monkeypatch.setattr(Experiment, "cohort", lambda self: everybody(self).only(who_arrives(self, self.server.round)))
+    assert apart(held(lossy), held(advanced(kept))) <= 1e-12
+    lost = [5 - len(who_arrives(lossy, t)) for t in range(4)]
+    assert [line["lost"] for line in lines] == lost and 0 < sum(lost) < 20
+    assert all(line["clients"] == 5 for line in lines)
+
+
+@pytest.mark.parametrize("method", ["rfedavg_plus", "disco(target=global)+scaffold", "fednh", "creff(head_epochs=2)"])
+def test_stack_is_loop_when_clients_are_lost(method):
+    ends = [held(advanced(federation(method, sampling=HALF, engine={"kind": k}))) for k in ("stack", "loop")]
+    assert apart(*ends) <= 1e-12
+
+
+def test_bytes_go_down_to_everybody_and_come_up_from_those_who_arrive():
+    lossy, whole = (federation("scaffold", sampling={"clients": 5, "dropout": d}) for d in (0.5, 0.0))
+    for t in range(3):
+        one, other = lossy.advance(), whole.advance()
+        assert one["bytes_down"] == other["bytes_down"]
+        assert one["bytes_up"] * 5 == other["bytes_up"] * len(who_arrives(lossy, t))
+
+
+def test_what_a_lost_client_keeps_stays_as_it_was():
+    experiment = federation("scaffold", sampling={"dropout": 0.5}, rounds=1)
+    arrived = sampling.arriving(len(SIZES), 0.5, seed=0, round=0)
+    experiment.advance()
+    moved = experiment.store.read(range(len(SIZES)))["scaffold"]["c"].abs().sum(1) > 0
+    assert moved.nonzero().flatten().tolist() == arrived.tolist() != list(range(len(SIZES)))
+
+
+@pytest.mark.parametrize("method", ["fedavgm+scaffold", "rfedavg_plus"])
+def test_a_round_in_which_everybody_is_lost_changes_nothing(method):
+    experiment = federation(method, sampling={"clients": 1, "dropout": 0.9}, rounds=8)
+    seen_empty = 0
+    for t in range(8):
+        before, line = held(experiment), experiment.advance()
+        if not len(sampling.arriving(1, 0.9, seed=0, round=t)):
+            seen_empty += 1
+            assert identical(before, held(experiment))
+            assert line["train_loss"] is None and line["lost"] == 1 and line["finite"]
+            assert line["accuracy"] is not None
+    assert 0 < seen_empty <= 8
+    assert experiment.finished
+
+
+def test_a_lossy_run_resumes_to_the_same_bits(tmp_path):
+    settings = {
+        "rounds": 6,
+        "sampling": {"clients": 5, "dropout": 0.4, "late": 0.3, "late_by": 5},
+        "save": {"every": 2},
+    }
+    whole = fb.run("scaffold+disco", out=tmp_path / "whole", **settings)
+
+    class Stop(Exception):
+        pass
+
+    def stop(record, config):
+        if record["round"] == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        fb.run("scaffold+disco", out=tmp_path / "cut", on_round=stop, **settings)
+    again = fb.run("scaffold+disco", out=tmp_path / "cut", resume=True, **settings)
+    assert all((a == b).all() for a, b in zip(whole.model.parameters(), again.model.parameters(), strict=True))
+    assert [r["lost"] for r in whole.rounds] == [r["lost"] for r in again.rounds]
+
+
+@given(st.integers(1, 60), st.floats(0, 0.99), st.integers(1, 20), st.integers(0, 20), st.integers(0, 2**40))
+def test_late_clients_come_when_they_should(population, late, first, more, seed):
+    rounds = sampling.arrivals(population, late, first, first + more, seed=seed)
+    came_late = rounds[rounds > 0]
+    assert len(came_late) == int(late * population) < population
+    assert ((came_late >= first) & (came_late <= first + more)).all()
+
+
+def test_nobody_takes_part_before_arriving():
+    sampled = {"late": 0.7, "late_from": 3, "late_by": 5}
+    experiment = federation("fedavg", sampling=sampled, rounds=6)
+    arrivals = sampling.arrivals(len(SIZES), 0.7, 2, 4, seed=0)
+    seen = []
+    for t in range(6):
+        ids = experiment.cohort().ids
+        assert ids.tolist() == np.flatnonzero(arrivals <= t).tolist()
+        seen.append(len(ids))
+        experiment.advance()
+    assert seen[0] == 2 and seen[-1] == len(SIZES) and seen == sorted(seen)
+
+
+def test_a_fixed_number_is_taken_from_those_who_are_there():
+    experiment = federation("fedavg", sampling={"clients": 2, "late": 0.5, "late_from": 2, "late_by": 2}, rounds=12)
+    early = set(np.flatnonzero(sampling.arrivals(len(SIZES), 0.5, 1, 1, seed=0) == 0).tolist())
+    assert set(experiment.cohort().ids.tolist()) < early
+    seen = set()
+    for _ in range(12):
+        seen |= set(experiment.cohort().ids.tolist())
+        experiment.advance()
+    assert seen == set(range(len(SIZES)))
+
+
+@pytest.mark.parametrize(
+    ("sampled", "sentence"),
+    [
+        ({"dropout": 0.1}, "skip needs every client of a round to come back; set sampling.dropout=0"),
+        ({"late": 0.5}, "only 3 of 6 are there from the beginning; set sampling.clients to at most 3"),
+    ],
+)
+def test_wandering_models_need_everybody(sampled, sentence):
+    with pytest.raises(UserError, match=sentence):
+        federation("skip", sampling=sampled)
+    federation("skip", sampling={"late": 0.5, "clients": 3}).advance()
+
+
+@pytest.mark.parametrize(
+    ("sampled", "sentence"),
+    [
+        ({"dropout": 1.0}, "sampling.dropout is a share from 0 to below 1, not 1.0"),
+        ({"late": -0.1}, "sampling.late is a share"),
+        ({"late_from": 1}, "must be rounds from 2 on, in order"),
+        ({"late_from": 9, "late_by": 8}, "must be rounds from 2 on, in order"),
+    ],
+)
+def test_wrong_scenarios_are_refused(sampled, sentence):
+    with pytest.raises(UserError, match=sentence):
+        federation("fedavg", sampling=sampled)
+
+
+def test_groups_of_classes_are_scored_by_the_mean_of_their_classes():
+    line = federation("fedavg", data=toy(sizes=(200, 90), classes=5), evaluate={"groups": True}).advance()
+    counts = np.bincount(toy(sizes=(200, 90), classes=5)[0].train.y, minlength=5)
+    order = sorted(range(5), key=lambda c: (-counts[c], c))
+    want = {"head": order[:2], "middle": order[2:4], "tail": order[4:]}
+    for name, members in want.items():
+        assert line["group_accuracy"][name] == pytest.approx(np.mean([line["per_class"][c] for c in members]))
+    assert by_group([None, 0.5, 1.0], {"head": [0, 1], "middle": [2], "tail": [0]}) == {
+        "head": 0.5,
+        "middle": 1.0,
+        "tail": None,
+    }
