@@ -37,7 +37,7 @@ class Augment:
     hue: float = 0.0  # turned by a share of the colour circle from -hue to hue
 
     def __post_init__(self) -> None:
-        if self.crop < 0:
+        if not 0 <= self.crop < 2**15:
             raise UserError(f"augment.crop is a number of pixels such as 4, not {self.crop}")
         for name in ("crop_share", "flip", "flip_vertical"):
             if not 0 <= getattr(self, name) <= 1:
@@ -75,21 +75,21 @@ class Augment:
 
     def draw(self, rng: np.random.Generator, steps: int, width: int) -> dict[str, np.ndarray]:
         """What happens to each image of each step. Sines are taken here, so that every device moves the same pixels."""
-        chances = rng.random((steps, width, 10), dtype=np.float32).astype(np.float64)
+        each = (steps, width)
         drawn: dict[str, np.ndarray] = {}
         if self.crop:
-            moved = np.floor(chances[..., :2] * (2 * self.crop + 1)).astype(np.int64) - self.crop
-            drawn["shift"] = moved * (chances[..., 2:3] < self.crop_share)
+            moved = rng.integers(-self.crop, self.crop + 1, (*each, 2), dtype=np.int16)
+            drawn["shift"] = moved * (rng.random((*each, 1), dtype=np.float32) < self.crop_share)
         if self.flip or self.flip_vertical:
-            drawn["flip"] = chances[..., 3:5] < (self.flip_vertical, self.flip)
+            drawn["flip"] = rng.random((*each, 2), dtype=np.float32) < np.float32((self.flip_vertical, self.flip))
         if self.rotation:
-            angle = np.deg2rad(self.rotation * (2 * chances[..., 5] - 1))
+            angle = np.deg2rad(rng.uniform(-self.rotation, self.rotation, each))
             drawn["turn"] = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
         if self.recolours:
             spread = np.array([getattr(self, name) for name in COLOURS])
             low = np.where(np.arange(4) < 3, np.maximum(1 - spread, 0), -spread)
             high = np.where(np.arange(4) < 3, 1 + spread, spread)
-            drawn["colour"] = low + (high - low) * chances[..., 6:10]
+            drawn["colour"] = rng.uniform(low, high, (*each, 4))
         return {PREFIX + name: value for name, value in drawn.items()}
 
     def apply(self, x: Tensor, draws: Tree, mean: Tensor, dtype: torch.dtype) -> Tensor:

@@ -130,3 +130,15 @@ def test_a_graph_is_captured_once_for_each_size_and_used_in_later_rounds():
     advanced(experiment, 4)
     assert experiment.engine.stack._captured is captured
     assert captured.graphs == graphs
+
+
+@pytest.mark.parametrize("method", ["fedavg", "asd+disco", "mixup+moon", "fedacd"])
+def test_images_that_change(method):
+    augment = {"crop": 2, "padding": "reflect", "flip": 0.5, "rotation": 30.0, "brightness": 0.3, "contrast": 0.3}
+    augment |= {"saturation": 0.3, "hue": 0.1}
+    assert_same(method, data=toy(shape=(3, 8, 8), pixels=True), augment=augment, sampling={"clients": 4})
+
+
+@pytest.mark.parametrize("method", ["scaffold+disco", "rfedavg_plus"])
+def test_clients_that_are_lost_or_late(method):
+    assert_same(method, sampling={"clients": 5, "dropout": 0.5, "late": 0.3, "late_by": 3}, rounds=4)
