@@ -81,7 +81,7 @@ class Augment:
             moved = rng.integers(-self.crop, self.crop + 1, (*each, 2), dtype=np.int16)
             drawn["shift"] = moved * (rng.random((*each, 1), dtype=np.float32) < self.crop_share)
         if self.flip or self.flip_vertical:
-            drawn["flip"] = rng.random((*each, 2), dtype=np.float32) < np.float32((self.flip_vertical, self.flip))
+            drawn["flip"] = rng.random((*each, 2), dtype=np.float32) < np.array([self.flip_vertical, self.flip])
         if self.rotation:
             angle = np.deg2rad(rng.uniform(-self.rotation, self.rotation, each))
             drawn["turn"] = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
