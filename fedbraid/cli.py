@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -11,15 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from safetensors import SafetensorError
 
+from fedbraid.cli_data import data_app
+from fedbraid.cli_shared import ConfigOption, DataDir, Json, Settings, described, entry_table, err, out, print_json
 from fedbraid.errors import UserError
-
-out = Console()
-err = Console(stderr=True)
 
 app = typer.Typer(
     name="fedbraid",
@@ -30,20 +27,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Data sets and how they are split between clients.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting such as local.epochs=5; may be given many times."),
-]
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
 Engine = Annotated[str | None, typer.Option(help="auto, stack or loop.", show_default="auto")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
-DataDir = Annotated[Path | None, typer.Option(help="Where data sets that come as files are.", envvar="FEDBRAID_DATA")]
 Own = Annotated[
     list[str] | None,
     typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
@@ -86,7 +76,7 @@ def run(
 @app.command()
 def compare(
     method: Annotated[list[str], typer.Argument(metavar="METHOD…", help="Methods, such as fedavg fedavg+disco.")],
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file.")] = None,
+    config: ConfigOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method, with different seeds.")] = 1,
     target: Annotated[float | None, typer.Option(help="Accuracy to reach, such as 0.9.")] = None,
     settings: Settings = None,
@@ -161,68 +151,10 @@ def models(as_json: Json = False) -> None:
     """The networks there are."""
     from fedbraid import models as known
 
-    print_entries("model", known.describe(), as_json)
-
-
-@data_app.command("list")
-def data_list(as_json: Json = False) -> None:
-    """The data sets and partitions there are."""
-    from fedbraid import data
-
     if as_json:
-        print_json({"data": described(data.describe()), "partitions": described(data.PARTITIONS)})
-        return
-    print_entries("data set", data.describe(), False)
-    out.print()
-    print_entries("partition", data.PARTITIONS, False)
-
-
-@data_app.command("inspect")
-def data_inspect(
-    name: Annotated[str, typer.Argument(help="A data set.")] = "digits",
-    settings: Settings = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
-    """What a data set holds."""
-    from fedbraid import cli_show, data
-    from fedbraid.cli_input import resolved
-
-    chosen = resolved(None, [f"data.name={name}", *(settings or [])])
-    facts = cli_show.facts(data.load(chosen.data.name, data_dir, **chosen.data.options))
-    if as_json:
-        print_json(facts)
-        return
-    for key, value in facts.items():
-        out.print(f"{key:>12}  {value}", highlight=False, soft_wrap=True)
-
-
-@data_app.command("partition")
-def data_partition(
-    name: Annotated[str, typer.Argument(help="A data set.")] = "digits",
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file.")] = None,
-    settings: Settings = None,
-    picture: Annotated[Path | None, typer.Option(help="Also draw it, as a PNG file.")] = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
-    """Who would hold what: sizes and labels of every client."""
-    from fedbraid import cli_show, data
-    from fedbraid.cli_input import resolved
-    from fedbraid.experiment import partition_of
-
-    chosen = resolved(config, [f"data.name={name}", *(settings or [])])
-    dataset = data.load(chosen.data.name, data_dir, **chosen.data.options)
-    split = partition_of(chosen, dataset)
-    facts = data.summary(dataset, split)
-    if picture:
-        from fedbraid.report.plots import clients, save
-
-        save(clients(facts["label_counts"]), picture)
-    if as_json:
-        print_json(facts)
+        print_json(described(known.describe()))
     else:
-        cli_show.partition(out, facts)
+        out.print(entry_table("model", known.describe()))
 
 
 @app.command()
@@ -267,25 +199,6 @@ def bench(
     table = Table("workload", "engine", "samples/s", "× usual loop", box=None, header_style="bold")
     for row in rows:
         table.add_row(row.workload, row.engine, f"{row.samples_per_second:,.0f}", f"{row.ratio:.2f}")
-    out.print(table)
-
-
-def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
-
-
-def described(entries: Any) -> list[dict[str, Any]]:
-    return [{"name": e.name, "summary": e.summary, "options": e.options} for e in entries]
-
-
-def print_entries(kind: str, entries: Any, as_json: bool) -> None:
-    if as_json:
-        print_json(described(entries))
-        return
-    table = Table(kind, "what it is", "options", box=None, header_style="bold")
-    for entry in described(entries):
-        options = ", ".join(f"{key}={value}" for key, value in entry["options"].items())
-        table.add_row(entry["name"], escape(entry["summary"]), escape(options))
     out.print(table)
 
 

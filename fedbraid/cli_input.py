@@ -10,6 +10,7 @@ from typing import Any
 
 from fedbraid.config import Config, from_dict, merged, put, read_toml, to_dict
 from fedbraid.core.strand import Strand
+from fedbraid.data.partitions import parse_partition
 from fedbraid.errors import UserError, unknown
 
 
@@ -21,16 +22,40 @@ def resolved(
     engine: str | None = None,
     device: str | None = None,
     target: float | None = None,
+    data: str | None = None,
+    partition: str | None = None,
+    clients: int | None = None,
+    seed: int | None = None,
     base: Config | None = None,
 ) -> Config:
     """The configuration: a file (or `base`), then --set, then the options that have names of their own."""
     values: dict[str, Any] = read_toml(file) if file else to_dict(base) if base else {}
+    part, options = parse_partition(partition) if partition is not None else (None, {})
+    values = _for(values, "data", data, kept=())
+    values = _for(values, "partition", part, kept=("clients",))
     values = merged(values, settings or ())
-    named = {"method": method, "engine.kind": engine, "engine.device": device, "evaluate.target": target}
-    for key, value in named.items():
+    named = {
+        "method": method,
+        "engine.kind": engine,
+        "engine.device": device,
+        "evaluate.target": target,
+        "data.name": data,
+        "partition.name": part,
+        "partition.clients": clients,
+        "seed": seed,
+    }
+    for key, value in (named | {f"partition.{option}": value for option, value in options.items()}).items():
         if value is not None:
             put(values, key, value)
     return from_dict(values)
+
+
+def _for(values: dict[str, Any], key: str, name: str | None, kept: Sequence[str]) -> dict[str, Any]:
+    """`values` without the options, in the table `key`, of something else than `name`."""
+    table = values.get(key)
+    if name is None or not isinstance(table, dict) or table.get("name") == name:
+        return values
+    return values | {key: {option: value for option, value in table.items() if option in kept}}
 
 
 def load_strands(places: Sequence[str] | None) -> tuple[type[Strand], ...]:

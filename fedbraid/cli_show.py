@@ -8,7 +8,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,7 +15,6 @@ from rich.table import Table
 
 from fedbraid.api import OnRound, Run
 from fedbraid.config import Config
-from fedbraid.data.dataset import Dataset
 
 
 @contextmanager
@@ -110,41 +108,3 @@ def summary(console: Console, run: Run, where: Path) -> None:
             f"[bold red]diverged[/]: from round {diverged} on the model is not finite; its scores mean nothing"
         )
     console.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
-
-
-def facts(dataset: Dataset) -> dict[str, Any]:
-    """A data set in plain values."""
-    told: dict[str, Any] = {
-        "name": dataset.name,
-        "task": dataset.task,
-        "train": len(dataset.train),
-        "test": len(dataset.test),
-        "sample": list(dataset.shape),
-        "type": str(dataset.train.x.dtype),
-        "classes": dataset.classes,
-    }
-    if dataset.task == "classification":
-        told["per class"] = np.bincount(dataset.train.y, minlength=dataset.classes).tolist()
-    if dataset.train.users is not None:
-        told["users"] = len(np.unique(dataset.train.users))
-    return told
-
-
-def partition(console: Console, told: dict[str, Any]) -> None:
-    """Who holds what, as a table of label counts."""
-    sizes, counts = told["sizes"], told["label_counts"]
-    console.print(
-        f"{told['clients']} clients hold {told['samples'] - told['unused']} of {told['samples']} samples; "
-        f"{sizes['min']} to {sizes['max']} each, median {sizes['median']:g}",
-        highlight=False,
-    )
-    if counts is None:
-        return
-    console.print(f"mean KL of a client's labels to everybody's: {told['mean_kl']:.3f} nats", highlight=False)
-    shown, classes = min(len(counts), 30), min(len(counts[0]), 20)
-    table = Table("client", "samples", *(f"{c}" for c in range(classes)), box=None, header_style="bold")
-    for k, row in enumerate(counts[:shown]):
-        table.add_row(str(k), str(sum(row)), *(str(n) if n else "·" for n in row[:classes]))
-    console.print(table)
-    if shown < len(counts) or classes < len(counts[0]):
-        console.print(f"({len(counts)} clients and {len(counts[0])} classes in all: --json has every number)")

@@ -45,7 +45,7 @@ class ModelConfig(Named):
 @dataclass(frozen=True)
 class PartitionConfig(Named):
     name: str = "dirichlet"
-    clients: int = 10  # natural partitions have as many clients as the data has users
+    clients: int = 0  # 0 = ten, or as many as the partition itself says (natural: as the data has users)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Config:
         at_least("seed", self.seed, 0)
         if self.seed >= 2**63:
             raise UserError(f"seed must be below 2**63, not {self.seed}")
-        at_least("partition.clients", self.partition.clients, 1)
+        at_least("partition.clients", self.partition.clients, 0)
         at_least("evaluate.every", self.evaluate.every, 1)
         at_least("save.every", self.save.every, 1)
         at_least("engine.chunk", self.engine.chunk, 0)

@@ -36,6 +36,11 @@ from fedbraid.store import ClientStore
 
 log = logging.getLogger("fedbraid")
 
+CLIENTS = 10
+"""How many there are where nothing says otherwise."""
+KNOW_THEIR_CLIENTS = {"natural", "assignment", "niid2", "flower"}
+"""Partitions that know how many clients they make."""
+
 
 @dataclass(frozen=True)
 class Given:
@@ -231,7 +236,7 @@ def altered(module: nn.Module, chain: Chain) -> nn.Module:
 def partition_of(config: Config, dataset: Dataset) -> Partition:
     """Who holds what under this configuration."""
     part = config.partition
-    clients = None if part.name == "natural" else part.clients
+    clients = part.clients or (None if part.name in KNOW_THEIR_CLIENTS else CLIENTS)
     return data.make_partition(dataset, part.name, clients, config.seed, **part.options)
 
 
@@ -260,7 +265,8 @@ def _check_fit(config: Config, chain: Chain, dataset: Dataset, partition: Partit
     if "fixed cohort" in chain.needs and (config.sampling.clients or len(partition)) > early:
         raise UserError(
             f"{_who(chain, 'fixed cohort')} needs the same number of clients in every round, but only {early} of "
-            f"{len(partition)} are there from the beginning; set sampling.clients to at most {early}, or sampling.late=0"
+            f"{len(partition)} are there from the beginning; set sampling.clients to at most {early}, or "
+            "sampling.late=0"
         )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING
 from typing import Any, get_args, get_origin, get_type_hints
@@ -14,6 +12,9 @@ from fedbraid.core.chain import Chain, hyper_parameters
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.strands import METHODS, STRANDS
+from fedbraid.terms import terms
+
+A_METHOD = "a method; write strands joined by '+', such as prox(mu=0.1)+disco"
 
 
 def parse(
@@ -44,59 +45,17 @@ def parse(
 
 def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The strands of a method with the hyper-parameters given in the text; papers' names expanded."""
-    for term in _terms(text):
-        name, given = _term(text, term)
+    for name, given in terms(text, A_METHOD):
         if name not in known and name not in METHODS:
             raise unknown("method", name, {*known, *METHODS})
         chain = METHODS.get(name, name)
-        expanded = [_term(chain, t) for t in _terms(chain)] if chain else []
+        expanded = terms(chain, A_METHOD) if chain else []
         if given and len(expanded) != 1:
             raise UserError(
                 f"{name!r} takes no hyper-parameters of its own; give them to its strands: {chain or 'none'}"
             )
         for strand, preset in expanded:
             yield strand, preset | given
-
-
-def _terms(text: str) -> list[ast.expr]:
-    quoted = re.sub(r"=\s*([A-Za-z_]\w*)\s*(?=[,)])", r"='\1'", text.strip())  # metric=kl needs no quotes
-    try:
-        tree = ast.parse(quoted, mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise _malformed(text) from None
-    terms: list[ast.expr] = []
-    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
-        terms.insert(0, tree.right)
-        tree = tree.left
-    return [tree, *terms]
-
-
-def _term(text: str, term: ast.expr) -> tuple[str, dict[str, Any]]:
-    if isinstance(term, ast.Name):
-        return term.id, {}
-    given = [keyword.arg for keyword in term.keywords] if isinstance(term, ast.Call) else []
-    named = isinstance(term, ast.Call) and not term.args and all(given) and len(set(given)) == len(given)
-    if named and isinstance(term, ast.Call) and isinstance(term.func, ast.Name):
-        return term.func.id, {str(k.arg): _value(text, k.value) for k in term.keywords}
-    raise _malformed(text)
-
-
-def _value(text: str, node: ast.expr) -> Any:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return {"true": True, "false": False}.get(node.value.lower(), node.value)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Add):  # tau=1-1e-5
-        left, right = _value(text, node.left), _value(text, node.right)
-        if isinstance(left, int | float) and isinstance(right, int | float):
-            return left - right if isinstance(node.op, ast.Sub) else left + right
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, MemoryError, RecursionError):
-        raise _malformed(text) from None
-
-
-def _malformed(text: str) -> UserError:
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return UserError(f"{shown!r} is not a method; write strands joined by '+', such as prox(mu=0.1)+disco")
 
 
 def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:

@@ -6,6 +6,7 @@ holds a digest of the sources' names, sizes and times and of the options, so cha
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -54,14 +55,20 @@ class Shelf:
                 f"decoding needs {size / 2**30:.1f} GiB in {self.folder.parent} and {free / 2**30:.1f} GiB are free; "
                 "make room there, or name another place in FEDBRAID_CACHE"
             )
-        return np.lib.format.open_memmap(self._file(name), mode="w+", dtype=np.dtype(dtype), shape=shape)
+        file = self.folder / f"{name}.npy"
+        with _writing(self.folder.parent):
+            values = np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
+            _reserve(file)
+        return values
 
     def put(self, name: str, values: Array) -> None:
         """An array that is in memory already."""
         self.array(name, values.shape, values.dtype)[...] = values
 
-    def _file(self, name: str) -> Path:
-        return self.folder / f"{name}.npy"
+    def filled(self, name: str) -> Array:
+        """An array that has been made, to be read."""
+        values: Array = np.load(self.folder / f"{name}.npy", mmap_mode="r")
+        return values
 
 
 Decode = Callable[[Shelf], dict[str, Any]]
@@ -72,44 +79,89 @@ def decoded(name: str, sources: Sequence[Path], options: Mapping[str, Any], deco
     """What `decode` makes of `sources`, from the cache if it has been made before."""
     places = cache_directory() / "decoded"
     place = places / f"{name}-{_digest(sources, options)}"
-    if not (place / "facts.json").exists():
-        places.mkdir(parents=True, exist_ok=True)
-        with _only_one(places / f".{place.name}.lock"):
-            if not (place / "facts.json").exists():  # another process may have made it meanwhile
-                _make(place, decode)
-    facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
-    # "c": writable as torch wants it, private to this process, and shared with nobody until written to.
-    return Decoded({name: np.load(place / f"{name}.npy", mmap_mode="c") for name in facts["arrays"]}, facts["facts"])
+    kept = _opened(place)
+    if kept is None:
+        with _only_one(places, place.name):
+            kept = _opened(place) or _made(place, decode)  # another process may have made it meanwhile
+    return kept
 
 
-def _make(place: Path, decode: Decode) -> None:
+def _opened(place: Path) -> Decoded | None:
+    """The entry at `place`, or None where there is none that is whole."""
+    try:
+        told = json.loads((place / "facts.json").read_text(encoding="utf-8"))
+        # "c": writable as torch wants it, private to this process, and shared with nobody until written to.
+        arrays = {name: np.load(place / f"{name}.npy", mmap_mode="c") for name in told["arrays"]}
+        return Decoded(arrays, told["facts"])
+    except (OSError, EOFError, ValueError, KeyError, TypeError):  # nothing there, files cut short, files missing
+        return None
+
+
+def _made(place: Path, decode: Decode) -> Decoded:
     beside = place.with_name(f".{place.name}.part")
     shutil.rmtree(beside, ignore_errors=True)  # what a killed process left; the lock says that nobody is at work
-    beside.mkdir()
     try:
+        with _writing(place.parent):
+            beside.mkdir()
         facts = decode(Shelf(beside))
-        arrays = sorted(file.stem for file in beside.glob("*.npy"))
-        text = json.dumps({"arrays": arrays, "facts": facts})
-        (beside / "facts.json").write_text(text, encoding="utf-8")
-        for file in beside.iterdir():
-            flush(file)
-        shutil.rmtree(place, ignore_errors=True)
-        os.replace(beside, place)
-        flush(place.parent)
+        with _writing(place.parent):
+            arrays = sorted(file.stem for file in beside.glob("*.npy"))
+            (beside / "facts.json").write_text(json.dumps({"arrays": arrays, "facts": facts}), encoding="utf-8")
+            for file in beside.iterdir():
+                flush(file)
+            shutil.rmtree(place, ignore_errors=True)
+            os.replace(beside, place)
+            flush(place.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+    made = _opened(place)
+    assert made is not None, f"{place} was written and cannot be read"
+    return made
 
 
 @contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    with open(lock, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _only_one(places: Path, name: str) -> Iterator[None]:
+    """One process at a time; the system opens the lock of a killed one."""
+    with _writing(places):
+        places.mkdir(parents=True, exist_ok=True)
+        lock = os.open(places / f".{name}.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _writing(places: Path) -> Iterator[None]:
+    """Files are written to the cache: what the system refuses becomes a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"decoded data cannot be kept in {places} ({error.strerror or error}); "
+            "make room or give the right to write there, or name another place in FEDBRAID_CACHE"
+        ) from error
+
+
+def _reserve(file: Path) -> None:
+    """Take the disk's blocks now: a disk that is full later would kill the process that writes to mapped memory."""
+    if not hasattr(os, "posix_fallocate"):  # macOS
+        return
+    with open(file, "r+b") as opened:
+        try:
+            os.posix_fallocate(opened.fileno(), 0, os.path.getsize(file))
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot reserve
+                raise
 
 
 def _digest(sources: Sequence[Path], options: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps([VERSION, dict(options)], sort_keys=True, default=str).encode())
     for source in sources:
-        found = source.stat()
-        digest.update(f"{source.absolute()}|{found.st_size}|{found.st_mtime_ns}\n".encode())
+        try:
+            found = os.stat(source)
+        except OSError as error:
+            raise UserError(f"{source} cannot be read ({error.strerror})") from error
+        digest.update(f"{os.path.abspath(source)}|{found.st_size}|{found.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Label-skewed partitions: the two Dirichlet families of the literature."""
+"""Partitions skewed by a Dirichlet distribution: the two families of label skew, and skew of sizes alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbraid.data.dataset import Array
-from fedbraid.data.shares import Indices, Shares, dealt, held
+from fedbraid.data.dataset import Array, Partition
+from fedbraid.data.shares import Indices, by_class, dealt, enough, number
 from fedbraid.errors import UserError
 from fedbraid.registry import positive, whole
 
@@ -26,14 +26,16 @@ ROUND_NUMBERS = tuple(float(f"{digit}e{exponent}") for exponent in range(-3, 4) 
 """The betas that a refusal considers suggesting."""
 
 
-def dirichlet(labels: Array, clients: int, rng: np.random.Generator, beta: float = 0.5, min_size: int = 10) -> Shares:
+def dirichlet(
+    labels: Array, clients: int | None, rng: np.random.Generator, beta: float = 0.5, min_size: int = 10
+) -> Partition:
     """Each class is cut over the clients by shares ~ Dir(beta), until every client holds `min_size` samples.
 
     Clients that already hold their even part of all samples receive nothing more of the classes that follow. This is
     the partition of NIID-Bench, MOON, FedSkip and FedDisco (its NIID-1).
     """
-    clients, beta, min_size = whole("clients", clients), positive("beta", beta), whole("min_size", min_size)
-    members = _members(labels)
+    clients, beta, min_size = number(clients), positive("beta", beta), whole("min_size", min_size)
+    members = by_class(labels)
     sizes = np.array([len(m) for m in members], dtype=np.int64)
     total = int(sizes.sum())
     # A refusal tries its suggestions from here, where a second attempt with the same seed will start.
@@ -48,7 +50,7 @@ def dirichlet(labels: Array, clients: int, rng: np.random.Generator, beta: float
     best = 0
     for counts, smallest in _attempts(sizes, clients, rng, beta, tries):
         if smallest.max() >= min_size:
-            return dealt(members, counts[np.argmax(smallest >= min_size)], rng)
+            return Partition(dealt(members, counts[np.argmax(smallest >= min_size)], rng))
         best = max(best, int(smallest.max()))
     raise UserError(
         f"none of {tries} draws at beta={beta:g} gave each of {clients} clients at least {min_size} of the {total} "
@@ -56,19 +58,28 @@ def dirichlet(labels: Array, clients: int, rng: np.random.Generator, beta: float
     )
 
 
-def dirichlet_equal(labels: Array, clients: int, rng: np.random.Generator, delta: float = 0.3) -> Shares:
+def quantity(
+    labels: Array, clients: int | None, rng: np.random.Generator, beta: float = 0.5, min_size: int = 10
+) -> Partition:
+    """Quantity skew (NIID-Bench): shares of all samples ~ Dir(beta), at random whatever their labels.
+
+    That is `dirichlet` with a single class.
+    """
+    return dirichlet(np.zeros(len(labels), dtype=np.int64), clients, rng, beta, min_size)
+
+
+def dirichlet_equal(labels: Array, clients: int | None, rng: np.random.Generator, delta: float = 0.3) -> Partition:
     """Clients of equal size, each drawing its classes from a prior of its own ~ Dir(delta), as in FedDyn and ASD.
 
     Again and again a random client that is not full draws a class from its prior. Classes that have run out are
     masked and the prior is renormalised; a prior with no mass left becomes uniform over the classes that remain. The
     N mod clients samples left at the end stay unused.
     """
-    clients, delta = whole("clients", clients), positive("delta", delta)
-    members = _members(labels)
+    delta = positive("delta", delta)
+    members = by_class(labels)
+    total, clients = enough(labels, clients)
     left = np.array([len(m) for m in members], dtype=np.int64)
-    size = int(left.sum()) // clients
-    if size == 0:
-        raise UserError(f"{left.sum()} samples cannot feed {clients} clients; ask for at most {left.sum()} clients")
+    size = total // clients
 
     priors = rng.dirichlet(np.full(len(left), min(delta, LARGEST)), clients)
     ladders = np.stack([_ladder(prior, left) for prior in priors])
@@ -89,20 +100,7 @@ def dirichlet_equal(labels: Array, clients: int, rng: np.random.Generator, delta
         if not room[client]:
             hungry[place] = hungry[-1]
             hungry.pop()
-    return dealt(members, counts, rng)
-
-
-def _members(labels: Array) -> Shares:
-    """The sample indices of each class that occurs."""
-    if labels.dtype.kind not in "iu":
-        raise UserError(
-            f"a Dirichlet partition needs class labels that are whole numbers, not {labels.dtype}; "
-            "'iid' and 'natural' take any labels"
-        )
-    if not len(labels):
-        raise UserError("there are no training samples to share out; a partition needs at least one")
-    classes, which = np.unique(labels, return_inverse=True)
-    return held(which, len(classes))
+    return Partition(dealt(members, counts, rng))
 
 
 def _attempts(

@@ -2,98 +2,103 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from inspect import Parameter, signature
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
 
 from fedbraid.core.random import stream
-from fedbraid.data.dataset import Array, Dataset, Partition
-from fedbraid.data.dirichlet import dirichlet, dirichlet_equal
-from fedbraid.data.shares import NOBODY, Shares, held
+from fedbraid.data.assignment import assignment
+from fedbraid.data.dataset import Dataset, Partition
+from fedbraid.data.dirichlet import dirichlet, dirichlet_equal, quantity
+from fedbraid.data.even import iid, noise, stratified
+from fedbraid.data.few_classes import classes, shards
+from fedbraid.data.flower import flower
+from fedbraid.data.natural import natural
+from fedbraid.data.niid2 import niid2
+from fedbraid.data.similarity import similarity
 from fedbraid.errors import UserError
 from fedbraid.registry import Entry, find, whole
+from fedbraid.terms import terms
 
-
-def iid(labels: Array, clients: int, rng: np.random.Generator) -> Shares:
-    """A random split into parts whose sizes differ by at most one."""
-    clients, total = whole("clients", clients), len(labels)
-    if not total:
-        raise UserError("there are no training samples to share out; a partition needs at least one")
-    if clients > total:
-        raise UserError(f"{total} samples cannot feed {clients} clients; ask for at most {total} clients")
-    owners = np.empty(total, dtype=np.int64)
-    owners[rng.permutation(total)] = np.arange(total) % clients
-    return held(owners, clients)
-
-
-def natural(
-    users: Array, test_users: Array | None, clients: int | None, rng: np.random.Generator, min_size: int = 1
-) -> tuple[Shares, Shares | None]:
-    """One client per user with at least `min_size` training samples; a random choice of them if `clients` is given.
-
-    The second part is each client's own test samples (none for users without any), where the test users are known.
-    """
-    min_size = whole("min_size", min_size)
-    names, sizes = np.unique(users, return_counts=True)
-    chosen = names[sizes >= min_size]
-    if not len(chosen):
-        most = f"; min_size={sizes.max()} would keep the largest" if len(names) else ", or any at all"
-        raise UserError(f"no user has {min_size} training samples{most}")
-    if clients is not None:
-        if whole("clients", clients) > len(chosen):
-            raise UserError(
-                f"{clients} clients were asked for and {len(chosen)} users have at least {min_size} training samples; "
-                f"ask for at most {len(chosen)} clients, or leave their number out to take them all"
-            )
-        chosen = np.sort(rng.choice(chosen, clients, replace=False))
-    tests = None if test_users is None else _by_user(test_users, chosen)
-    return _by_user(users, chosen), tests
-
-
-def _by_user(users: Array, chosen: Array) -> Shares:
-    place = np.minimum(np.searchsorted(chosen, users), len(chosen) - 1)
-    return held(np.where(chosen[place] == users, place, NOBODY), len(chosen))
-
-
-PARTITIONS: tuple[Entry[Any], ...] = (
+PARTITIONS: tuple[Entry[Partition], ...] = (
     Entry("iid", "a random split into equal parts", iid),
+    Entry("stratified", "every client the same share of each class", stratified),
     Entry("dirichlet", "each class cut over the clients by Dir(beta): skewed labels and sizes", dirichlet),
     Entry(
         "dirichlet_equal",
         "each client draws classes from its own Dir(delta): skewed labels, equal sizes",
         dirichlet_equal,
     ),
+    Entry("niid2", "FedDisco's biased clients of few classes and unbiased ones of all, equal sizes", niid2),
+    Entry("similarity", "rFedAvg's split: a share s at random, the rest by label", similarity),
+    Entry("shards", "samples sorted by label, cut into shards, a few to each client", shards),
+    Entry("classes", "every client holds the same number of classes", classes),
+    Entry("quantity", "sizes by Dir(beta), labels alike", quantity),
+    Entry("noise", "labels and sizes alike, more noise on the inputs from client to client", noise),
     Entry("natural", "one client per user of the data set, with the user's own test samples", natural),
+    Entry("assignment", "who holds what, from a CSV or Parquet file", assignment),
+    Entry("flower", "a partitioner of Flower Datasets, by its name and with its arguments", flower),
 )
+
+GIVEN = {"labels", "users", "test_labels", "test_users", "clients", "rng"}
+"""What a partition may ask for by the names of its parameters. Labels and users are those of the training samples where
+nothing else is said; users may be unknown, and the number of clients not given (None). Options are those with defaults.
+"""
 
 
 def make_partition(dataset: Dataset, name: str, clients: int | None, seed: int, **params: Any) -> Partition:
     """The partition called `name` of the data set's training samples; the same arguments give the same partition."""
-    entry = find("partition", name, PARTITIONS, params)
     seed = whole("seed", seed, 0)
-    rng = stream(seed, "partition")
-    tests = None
-    if name == "natural":
-        if dataset.train.users is None:
-            others = ", ".join(e.name for e in PARTITIONS if e.name != "natural")
-            raise UserError(
-                f"data set {dataset.name!r} does not say which user each sample came from, which 'natural' needs; "
-                f"choose one of {others}"
-            )
-        shares, tests = entry.make(dataset.train.users, dataset.test.users, clients, rng, **params)
-    elif clients is None:
-        raise UserError(f"partition {name!r} needs a number of clients, such as clients=10")
-    else:
-        shares = entry.make(dataset.train.y, clients, rng, **params)
+    entry = _find(name, params)
+    given = {
+        "labels": dataset.train.y,
+        "users": dataset.train.users,
+        "test_labels": dataset.test.y,
+        "test_users": dataset.test.users,
+        "clients": clients,
+        "rng": stream(seed, "partition"),
+    }
+    asked = signature(entry.make).parameters
+    made = entry.make(**{key: value for key, value in given.items() if key in asked}, **params)
     recipe = {
         "name": name,
-        "clients": len(shares),
+        "clients": len(made),
         "seed": seed,
         "params": {key: _plain(value) for key, value in (entry.options | params).items()},
     }
-    return Partition(shares, recipe, tests)
+    return replace(made, recipe=recipe | made.recipe)
+
+
+def parse_partition(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a partition as it is written.
+
+    >>> parse_partition("dirichlet(beta=0.5)")
+    ('dirichlet', {'beta': 0.5})
+    """
+    wanted = "a partition; write a name with its options, such as dirichlet(beta=0.5)"
+    found = terms(text, wanted)
+    if len(found) != 1:
+        raise UserError(f"{text!r} is not {wanted}")
+    name, params = found[0]
+    _find(name, params)
+    return name, params
+
+
+def _find(name: str, params: dict[str, Any]) -> Entry[Partition]:
+    """The partition called `name`, once it is known to take `params`; some pass on whatever else they get."""
+    passing = {entry.name for entry in PARTITIONS if _passes_on(entry)}
+    return find("partition", name, PARTITIONS, params, also=set(params) - GIVEN if name in passing else ())
+
+
+def _passes_on(entry: Entry[Partition]) -> bool:
+    return any(p.kind is Parameter.VAR_KEYWORD for p in signature(entry.make).parameters.values())
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers as Python's, which JSON can write."""
-    return value.item() if isinstance(value, np.generic) else value
+    """numpy's numbers and arrays as Python's, paths as text: what JSON can write."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return fspath(value) if isinstance(value, PathLike) else value

@@ -51,9 +51,10 @@ def find(name: str, data_dir: str | Path | None, layouts: Sequence[Layout]) -> F
             files = tuple(file for file in matches if file is not None)
             if len(files) == len(layout.files):
                 return Found(layout, place, files)
-    wanted = "; or ".join(f"{layout.folders[0]}/ with {', '.join(layout.files)}" for layout in layouts)
+    wanted = "; or ".join(f"{layout.folders[0]}/ with {_first_choices(layout)}" for layout in layouts)
+    there = str(root) if root.is_dir() else f"{root}, which is no directory"
     raise UserError(
-        f"data set {name!r} is not in {root}: it needs {wanted}. `fedbraid data get {name}` fetches it where there is "
+        f"data set {name!r} is not in {there}: it needs {wanted}. `fedbraid data get {name}` fetches it where there is "
         "a network; --data-dir or FEDBRAID_DATA names another directory"
     )
 
@@ -64,3 +65,8 @@ def _first(folder: Path, pattern: str) -> Path | None:
         if found:
             return found[0]
     return None
+
+
+def _first_choices(layout: Layout) -> str:
+    """A layout's files in few words: other names and packed files are accepted without being told of."""
+    return ", ".join(pattern.split("|")[0] for pattern in layout.files)

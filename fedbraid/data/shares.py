@@ -1,4 +1,4 @@
-"""From "who owns each sample" to "which samples each client holds"."""
+"""From "who owns each sample" to "which samples each client holds", and what every partition asks of its input."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbraid.data.dataset import Array
+from fedbraid.errors import UserError
+from fedbraid.registry import whole
 
 Indices = NDArray[np.int64]
 Shares = tuple[Indices, ...]
@@ -30,3 +32,37 @@ def dealt(members: Shares, counts: Indices, rng: np.random.Generator) -> Shares:
         shuffled = rng.permutation(indices)
         owners[shuffled[: wanted.sum()]] = np.repeat(np.arange(clients), wanted)
     return held(owners, clients)
+
+
+def by_class(labels: Array) -> Shares:
+    """The sample indices of each class that occurs."""
+    if labels.dtype.kind not in "iu":
+        raise UserError(
+            f"this partition goes by class and needs labels that are whole numbers, not {labels.dtype}; "
+            "'iid', 'quantity', 'noise', 'natural' and 'assignment' take any labels"
+        )
+    some(labels)
+    classes, which = np.unique(labels, return_inverse=True)
+    return held(which, len(classes))
+
+
+def number(clients: object) -> int:
+    """How many clients to make, where only the user can know."""
+    if clients is None:
+        raise UserError("this partition needs a number of clients, such as clients=10")
+    return whole("clients", clients)
+
+
+def some(labels: Array) -> int:
+    """How many samples there are to share out: one at least."""
+    if not len(labels):
+        raise UserError("there are no training samples to share out; a partition needs at least one")
+    return len(labels)
+
+
+def enough(labels: Array, clients: object) -> tuple[int, int]:
+    """The number of samples and of clients, once there is a sample for every client."""
+    total, wanted = some(labels), number(clients)
+    if wanted > total:
+        raise UserError(f"{total} samples cannot feed {wanted} clients; ask for at most {total} clients")
+    return total, wanted

@@ -42,11 +42,11 @@ def synthetic(
 
     shared = _model(stream(seed, "synthetic"), 0.0, features, classes) if iid else None
     users = [_user(seed, k, alpha, beta, features, classes, shared, limit) for k in range(clients)]
-    cuts = [_train_size(len(y)) for _, y in users]
+    cuts = [train_size(len(y), TRAIN_SHARE) for _, y in users]
     return Dataset(
         name="synthetic",
-        train=_join([(x[:cut], y[:cut]) for (x, y), cut in zip(users, cuts, strict=True)]),
-        test=_join([(x[cut:], y[cut:]) for (x, y), cut in zip(users, cuts, strict=True)]),
+        train=joined([(x[:cut], y[:cut]) for (x, y), cut in zip(users, cuts, strict=True)]),
+        test=joined([(x[cut:], y[cut:]) for (x, y), cut in zip(users, cuts, strict=True)]),
         classes=classes,
     )
 
@@ -70,21 +70,27 @@ def _user(
     else:
         weight, bias = shared
         centre = np.zeros(features)
-    scale = np.arange(1, features + 1) ** -0.6  # the square root of the variances j^-1.2
-    x = centre + scale * rng.standard_normal((size if limit is None else min(size, limit), features))
+    x = around(centre, size if limit is None else min(size, limit), rng)
     return x.astype(np.float32), np.argmax(x @ weight + bias, axis=1)
+
+
+def around(centre: Floats, size: int, rng: np.random.Generator) -> Floats:
+    """Samples ~ N(centre, diag(j^-1.2)), j = 1, 2, …"""
+    deviations = np.arange(1, len(centre) + 1) ** -0.6
+    return centre + deviations * rng.standard_normal((size, len(centre)))
 
 
 def _model(rng: np.random.Generator, mean: float, features: int, classes: int) -> tuple[Floats, Floats]:
     return rng.normal(mean, 1, (features, classes)), rng.normal(mean, 1, classes)
 
 
-def _train_size(size: int) -> int:
+def train_size(size: int, share: float) -> int:
     """At least one sample on either side of the split."""
-    return min(max(1, int(TRAIN_SHARE * size)), size - 1)
+    return min(max(1, int(share * size)), size - 1)
 
 
-def _join(users: list[tuple[NDArray[np.float32], NDArray[np.int64]]]) -> Split:
+def joined(users: list[tuple[NDArray[np.float32], NDArray[np.int64]]]) -> Split:
+    """One split of everybody's samples."""
     # A user's samples are independent draws, so cutting them in order is as random as shuffling first.
     owners = np.repeat(np.arange(len(users)), [len(y) for _, y in users])
     return Split(np.concatenate([x for x, _ in users]), np.concatenate([y for _, y in users]), owners)

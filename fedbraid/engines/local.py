@@ -27,10 +27,15 @@ from fedbraid.engines.stack import Given, Stack
 from fedbraid.engines.trace import LOOKS
 from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
+from fedbraid.models.recurrence import Lstm
 
 log = logging.getLogger("fedbraid")
 
 Kind = Literal["stack", "loop"]
+
+FASTER_ALONE = (nn.modules.conv._ConvNd, Lstm)
+"""Layers for which a client per core beats a stack on a CPU: grouped convolutions run at half speed there, and LSTMs
+have kernels for single clients only."""
 
 
 class Store(Protocol):
@@ -43,9 +48,9 @@ class Store(Protocol):
 
 def choose(kind: Literal["auto", "stack", "loop"], model: Model, samples: Samples) -> Kind:
     """The engine for this model on this device; says why when it cannot be the stack."""
-    convolves = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.training.modules())
-    if kind == "loop" or (kind == "auto" and samples.x.device.type == "cpu" and convolves):
-        return "loop"  # grouped convolutions run at half speed on a CPU; a client per core wins
+    alone = any(isinstance(layer, FASTER_ALONE) for layer in model.training.modules())
+    if kind == "loop" or (kind == "auto" and samples.x.device.type == "cpu" and alone):
+        return "loop"
     reason = why_not_stacked(model, samples.inputs(torch.zeros(2, dtype=torch.int64, device=samples.x.device)))
     if reason:
         log.warning("clients run one by one: %s", reason)

@@ -1,77 +1,116 @@
-"""Networks by name."""
+"""Networks by name.
+
+Each one's last layer is called `head`; what `head` receives are the features. They hold no dropout, `forward` never
+branches on data, and but for BatchNorm where it is asked for they keep no statistics, so clients can be stacked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from fedbraid.errors import UserError
-from fedbraid.models.networks import SMALLEST_SIDE, Convolutional, Dense, Shape
+from fedbraid.models.convolutional import CNN, FEDAVG_CNN, LENET, TINY_CNN, cnn, fedavg_cnn, lenet, tiny_cnn
+from fedbraid.models.dense import Perceptron, logistic, mlp
 from fedbraid.models.outputs import Outputs
+from fedbraid.models.residual import resnet18, resnet20, resnet50
+from fedbraid.models.takes import Takes
+from fedbraid.models.text import FILTER_WIDTHS, lstm, textcnn
+from fedbraid.models.transformer import vit_small, vit_tiny
 from fedbraid.registry import Entry, find, whole
 
 __all__ = ["Outputs", "build", "describe", "fitting", "names"]
 
 
-def logistic(shape: Shape, classes: int) -> nn.Module:
-    return Dense(shape, classes, ())
+@dataclass(frozen=True)
+class Network(Entry[nn.Module]):
+    """A network's maker, and what it takes."""
+
+    takes: Takes
 
 
-def mlp(shape: Shape, classes: int, hidden: Sequence[int] = (64,), projection: int = 0) -> nn.Module:
-    if not isinstance(hidden, Sequence) or isinstance(hidden, str) or not hidden:
-        raise UserError(f"hidden must be a list of layer widths such as [64], not {hidden!r}")
-    widths = tuple(whole("each width in hidden", width) for width in hidden)
-    return Dense(shape, classes, widths, whole("projection", projection, 0))
-
-
-def lenet(shape: Shape, classes: int, projection: int = 0) -> nn.Module:
-    return Convolutional(shape, classes, (6, 16), (120, 84), whole("projection", projection, 0))
-
-
-def cnn(shape: Shape, classes: int, projection: int = 0) -> nn.Module:
-    return Convolutional(shape, classes, (64, 64), (384, 192), whole("projection", projection, 0))
-
-
-MODELS: tuple[Entry[nn.Module], ...] = (
-    Entry("logistic", "logistic regression: one linear layer on the flattened input", logistic),
-    Entry("mlp", "fully connected layers with ReLU, of the widths in hidden", mlp),
-    Entry("lenet", "two convolutions of 6 and 16 channels, layers of 120 and 84 (MOON, FedSkip, FedDisco)", lenet),
-    Entry("cnn", "two convolutions of 64 channels, layers of 384 and 192 (FedDyn, ASD)", cnn),
+NUMBERS, IMAGES = Takes("numbers"), Takes("images")
+MODELS = (
+    Network("logistic", "logistic regression: one linear layer on the flattened input", logistic, NUMBERS),
+    Network("mlp", "fully connected layers with ReLU, of the widths in hidden", mlp, NUMBERS),
+    Network(
+        "perceptron", "one layer whose sigmoid gives the logits (LEAF and FedSkip on SYNTHETIC)", Perceptron, NUMBERS
+    ),
+    Network(
+        "lenet",
+        "two convolutions of 6 and 16 channels, layers of 120 and 84 (MOON, FedSkip, FedDisco)",
+        lenet,
+        Takes("images", LENET.smallest_side),
+    ),
+    Network(
+        "cnn",
+        "two convolutions of 64 channels, layers of 384 and 192 (FedDyn, ASD)",
+        cnn,
+        Takes("images", CNN.smallest_side),
+    ),
+    Network(
+        "fedavg-cnn",
+        "two padded convolutions of 32 and 64 channels, a layer of 512 (FedAvg, rFedAvg)",
+        fedavg_cnn,
+        Takes("images", FEDAVG_CNN.smallest_side),
+    ),
+    Network(
+        "tiny-cnn",
+        "three convolutions of 64 channels with GroupNorm, layers of 512 and 384 (ASD on Tiny-ImageNet)",
+        tiny_cnn,
+        Takes("images", TINY_CNN.smallest_side),
+    ),
+    Network("resnet18", "ResNet-18 with a 3x3 stem; norm is group or batch (FedDisco, FedACD)", resnet18, IMAGES),
+    Network("resnet20", "ResNet-20 of 16, 32 and 64 channels; norm is group or batch (ASD)", resnet20, IMAGES),
+    Network("resnet50", "ResNet-50 with a 3x3 stem; norm is group or batch (MOON, FedSkip: batch)", resnet50, IMAGES),
+    Network("vit-tiny", "vision transformer, 192 wide, 3 heads, as DeiT-Ti", vit_tiny, IMAGES),
+    Network("vit-small", "vision transformer, 384 wide, 6 heads, as DeiT-S (ASD)", vit_small, IMAGES),
+    Network(
+        "textcnn",
+        "filters of 3, 4 and 5 tokens, the greatest answer of each (FedDisco on AG News)",
+        textcnn,
+        Takes("texts", max(FILTER_WIDTHS)),
+    ),
+    Network(
+        "lstm",
+        "LSTM layers over embedded tokens (rFedAvg on Sent140; embedding=8, hidden=100 for Shakespeare)",
+        lstm,
+        Takes("texts"),
+    ),
 )
-FOR_IMAGES = ("lenet", "cnn")
 
 
 def build(
     name: str, shape: Sequence[int], classes: int, *, tokens: Sequence[str] = (), seed: int = 0, **options: Any
 ) -> nn.Module:
-    """The network called `name` for samples of `shape`; `classes` is the width of its output.
+    """The network called `name` for samples of `shape`; `classes` is the width of its output, 1 for a regression.
 
     `tokens` are what the numbers in a text stand for; networks for texts need them, others refuse them.
 
-    Weights are torch's default initialisation drawn from `seed` alone; torch's global generators stay as they were.
+    Weights are drawn from `seed` alone, from torch's default distribution where a network's paper states no other;
+    torch's global generators stay as they were.
     """
-    entry = find("model", name, MODELS, options)
+    entry = cast(Network, find("model", name, MODELS, options))
     sides = tuple(whole("each side of a sample's shape", side) for side in shape)
     classes, seed = whole("classes", classes), whole("seed", seed, 0)
-    fits = fitting(sides)
-    if name not in fits:
-        raise UserError(
-            f"model {name!r} needs images (channels, height, width) of at least {SMALLEST_SIDE}x{SMALLEST_SIDE} "
-            f"pixels, not samples of shape {sides}; models that fit: {', '.join(fits)}"
-        )
+    if not entry.takes.fits(sides, tokens):
+        given = f"texts of shape {sides}" if tokens else f"samples of shape {sides}"
+        fits = ", ".join(fitting(sides, tokens)) or "none"
+        raise UserError(f"model {name!r} needs {entry.takes}, not {given}; models that fit: {fits}")
+    surroundings = {"tokens": tokens} if entry.takes.kind == "texts" else {}
     # On the CPU whatever the default device, and seeding its generator alone: torch.manual_seed would reseed the GPU's.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        return entry.make(sides, classes, **options)
+        return entry.make(sides, classes, **surroundings, **options)
 
 
-def fitting(shape: Sequence[int]) -> list[str]:
-    """The names of the models that take samples of `shape`."""
-    is_image = len(shape) == 3 and min(shape[1:]) >= SMALLEST_SIDE
-    return [entry.name for entry in MODELS if is_image or entry.name not in FOR_IMAGES]
+def fitting(shape: Sequence[int], tokens: Sequence[str] = ()) -> list[str]:
+    """The names of the models that take samples of `shape`; with `tokens` they are texts."""
+    return [entry.name for entry in MODELS if entry.takes.fits(tuple(shape), tokens)]
 
 
 def names() -> list[str]:

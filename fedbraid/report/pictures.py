@@ -32,13 +32,13 @@ def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[
     band = " The band reaches from the lowest to the highest seed." if seeds > 1 else ""
     word = "Accuracy" if metric == "accuracy" else "Loss"
     found = [
-        _picture(
+        picture(
             "curves",
             f"{word} over rounds",
             f"A {better} line is better; a line that gets there further left needs fewer rounds.{band}",
             partial(plots.curves, records, metric, target=target),
         ),
-        _picture(
+        picture(
             "cost",
             f"{word} against traffic",
             f"At the same height, the line further left moved less data; {better} at the same place is better.",
@@ -47,7 +47,7 @@ def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[
     ]
     if any(entry.get("per_class") for record in records for entry in record.rounds):
         found.append(
-            _picture(
+            picture(
                 "per_class",
                 "Accuracy per class",
                 "The closer a cell is to the background, the less the final model knows of that class; "
@@ -58,7 +58,7 @@ def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[
     counted = next((record for record in records if record.label_counts), None)
     if counted is not None and counted.label_counts is not None:
         found.append(
-            _picture(
+            picture(
                 "clients",
                 "Labels per client",
                 "Each row is a client: the emptier and the more unequal the rows, the less alike the clients' data "
@@ -74,5 +74,6 @@ def _whose_split(records: Sequence[RunRecord], shown: RunRecord) -> str:
     return "" if alike else f" Shown is seed {shown.seed}; other runs split the data differently."
 
 
-def _picture(name: str, title: str, reading: str, draw: Callable[..., Figure]) -> Picture:
+def picture(name: str, title: str, reading: str, draw: Callable[..., Figure]) -> Picture:
+    """What `draw` draws, on light and on dark paper."""
     return Picture(name, title, reading, plots.png(draw(theme=LIGHT)), plots.png(draw(theme=DARK)))

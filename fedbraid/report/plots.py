@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbraid.files import write_bytes
-from fedbraid.report.grids import clients, per_class
+from fedbraid.report.grids import per_class
 from fedbraid.report.lines import METRICS, cost, curves
+from fedbraid.report.splits import clients, counts, label_spread, shares
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["METRICS", "clients", "cost", "curves", "per_class", "png", "save"]
+__all__ = ["METRICS", "clients", "cost", "counts", "curves", "label_spread", "per_class", "png", "save", "shares"]
 
 
 def png(figure: Figure) -> bytes:

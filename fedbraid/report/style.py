@@ -51,6 +51,12 @@ DARK = Theme(
     ramp=("#14181c", "#0f3b57", "#0b6496", "#56b4e9", "#e2f3fd"),
 )
 
+CLASS_COLOURS = (
+    *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#7a7f85", "#8c564b", "#6a51a3"),
+    *("#7fb8d8", "#f6d28f", "#8fd3bd", "#eeb187", "#e8c4d8", "#b5dcf4", "#f9f4b0", "#c4c8cc", "#c9a9a2", "#b7abd6"),
+)
+"""One for each class, on any paper: ten hues, then the same ones pale. Neighbours differ in lightness too."""
+
 # 7 colours, 5 strokes and 9 markers: their cycles meet again only after 315 methods.
 _STROKES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.6, 1.2, 1.6)), (0, (2.6, 1.2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")

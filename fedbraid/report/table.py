@@ -75,6 +75,7 @@ def to_rich(table: Table) -> RichTable:
         show_edge=False,
         pad_edge=False,
         collapse_padding=True,
+        padding=(0, 1) if len(table.columns) <= 8 else 0,  # so that many columns fit a terminal of 80 columns too
         caption=notes,
         caption_justify="left",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite, isnan
 
 NOTHING = "\N{EN DASH}"
@@ -56,3 +57,18 @@ def byte_unit(largest: float) -> tuple[str, float]:
         if largest >= size:
             return name, size
     return "bytes", 1.0
+
+
+def numbered(names: Sequence[str], count: int) -> list[str]:
+    """`0 cat`, `1 dog`, …; a number alone where there are no names, or where the name is the number."""
+    plain = [str(number) for number in range(count)]
+    return [
+        number if name == number else f"{number} {name}" for number, name in zip(plain, names or plain, strict=True)
+    ]
+
+
+def neighbours(count: int, size: int) -> list[str]:
+    """`0 to 4`, `5 to 9`, …: the numbers below `count`, so many together."""
+    starts = range(0, count, size)
+    ends = [min(start + size, count) - 1 for start in starts]
+    return [f"{start} to {end}" if end > start else str(start) for start, end in zip(starts, ends, strict=True)]

@@ -1,16 +1,19 @@
-"""Partitions by name: IID, natural, and what every one of them records."""
+"""Every partition: sound or refused in time, reproducible, and recorded with what makes it again."""
 
 import json
+import re
 from dataclasses import replace
+from time import process_time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbraid.core.random import stream
-from fedbraid.data import Dataset, Split, make_partition, summary
-from fedbraid.data.partitions import iid, natural
+from fedbraid.data import PARTITIONS, Dataset, Split, make_partition
+from fedbraid.data.natural import natural
+from fedbraid.data.partitions import parse_partition
 from fedbraid.errors import UserError
 
 
@@ -23,26 +26,114 @@ def toy(samples=400, users=7):
     return Dataset("toy", train, test, classes=4)
 
 
-@given(st.integers(1, 200), st.data())
-def test_iid_covers_everything_in_almost_equal_parts(samples, data):
-    clients = data.draw(st.integers(1, samples))
-    shares = iid(np.zeros(samples), clients, stream(0, "test"))
-    assert sorted(np.concatenate(shares)) == list(range(samples))
-    sizes = [len(share) for share in shares]
-    assert len(sizes) == clients
-    assert max(sizes) - min(sizes) <= 1
+def labelled(labels, test_labels=(0, 1, 2) * 50):
+    splits = (Split(np.zeros((len(y), 1)), np.array(y, dtype=np.int64)) for y in (labels, test_labels))
+    return Dataset("labelled", *splits, classes=7)
 
 
-def test_iid_shuffles():
-    first, _ = iid(np.zeros(1000), 2, stream(0, "test"))
-    assert not np.array_equal(first, np.arange(500))
-    assert not np.array_equal(first, np.arange(0, 1000, 2))
+def offers(error):
+    """`…; clients=4, biased=3 and unbiased=1 would work`, or several joined by "or", as dictionaries."""
+    text = str(error).split("; ")[-1]
+    most = re.search(r"at most (\d+) clients", text)
+    if most:
+        return [{"clients": int(most[1])}]
+    values = {"true": True, "false": False}
+    return [
+        {name: values[v] if v in values else float(v) if "." in v or "e" in v else int(v) for name, v in pairs}
+        for pairs in (re.findall(r"(\w+)=([\w.+-]+)", offer) for offer in text.split(" or "))
+    ]
 
 
-@pytest.mark.parametrize(("samples", "clients", "reason"), [(5, 6, "at most 5"), (0, 1, "no training samples")])
-def test_iid_refuses_empty_clients(samples, clients, reason):
-    with pytest.raises(UserError, match=reason):
-        iid(np.zeros(samples), clients, stream(0, "test"))
+LABELS = st.lists(st.integers(0, 6), max_size=120)
+CONCENTRATIONS = st.sampled_from([1e-300, 0.01, 0.5, 3.0, 1.7e308])
+SMALL = st.integers(1, 9)
+REQUESTS = {
+    "iid": {},
+    "stratified": {},
+    "noise": {"sigma": CONCENTRATIONS},
+    "dirichlet": {"beta": CONCENTRATIONS, "min_size": SMALL},
+    "dirichlet_equal": {"delta": CONCENTRATIONS},
+    "quantity": {"beta": CONCENTRATIONS, "min_size": SMALL},
+    "classes": {"classes_per_client": SMALL},
+    "shards": {"shards_per_client": SMALL},
+    "similarity": {"s": st.sampled_from([0, 0.1, 0.37, 1]), "split_test": st.booleans()},
+    "niid2": {"unbiased": st.none() | st.integers(0, 9), "classes_per_client": st.none() | SMALL},
+}
+BY_FILE_OR_PACKAGE = {"assignment", "flower"}
+
+
+def unused(name, labels, clients, params):
+    """How many samples no client holds."""
+    counts = np.bincount(labels)
+    counts = counts[counts > 0]
+    if name == "dirichlet_equal":
+        return len(labels) % clients
+    if name == "similarity":
+        at_random = round(params["s"] * len(labels))
+        return at_random % clients + (len(labels) - at_random) % clients
+    return 0
+
+
+def test_every_partition_is_under_test():
+    assert {entry.name for entry in PARTITIONS} == {*REQUESTS, "natural", *BY_FILE_OR_PACKAGE}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@given(labels=LABELS, clients=st.integers(1, 40), seed=st.integers(0, 3), data=st.data())
+@settings(max_examples=60)
+def test_every_request_is_met_or_answered_with_one_that_is(name, labels, clients, seed, data):
+    params = {option: data.draw(values, option) for option, values in REQUESTS[name].items()}
+    start = process_time()
+    try:
+        made = make_partition(labelled(labels), name, clients, seed, **params)
+    except UserError as error:
+        assert process_time() - start < 3
+        if not labels or "do not consist of" in str(error):
+            return
+        assert offers(error)
+        for offer in offers(error):
+            request = {"clients": clients, **params} | offer
+            assert request != {"clients": clients, **params}
+            make_partition(labelled(labels), name, seed=seed, **request)
+        return
+    assert process_time() - start < 3
+    assert len(made) == clients
+    assert made.sizes.min() >= 1
+    for parts in filter(None, (made.clients, made.client_tests)):
+        together = np.concatenate(parts)
+        assert len(np.unique(together)) == len(together)
+        assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
+    if name not in ("classes", "niid2"):  # these two are counted in tests of their own
+        assert made.sizes.sum() == len(labels) - unused(name, labels, clients, params)
+    again = make_partition(labelled(labels), name, clients, seed, **params)
+    assert all(np.array_equal(a, b) for a, b in zip(made.clients, again.clients, strict=True))
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_another_seed_makes_another_partition(name):
+    first, second = (make_partition(toy(), name, 6, seed) for seed in (0, 1))
+    assert any(not np.array_equal(a, b) for a, b in zip(first.clients, second.clients, strict=True))
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_more_clients_than_could_ever_be_fed_are_refused_at_once(name):
+    start = process_time()
+    with pytest.raises(UserError, match=r"would work|at most 400 clients"):
+        make_partition(toy(), name, 10**9, 0)
+    assert process_time() - start < 2
+
+
+@pytest.mark.parametrize("name", sorted({*REQUESTS} - {"iid", "noise", "quantity"}))
+def test_partitions_by_class_refuse_other_labels(name):
+    data = toy()
+    data = replace(data, train=replace(data.train, y=data.train.y / 4), task="regression", classes=1)
+    with pytest.raises(UserError, match=r"whole numbers, not float64; 'iid', .* take any labels"):
+        make_partition(data, name, 5, 0)
+    for other in ("iid", "noise", "quantity"):
+        assert make_partition(data, other, 5, 0).sizes.sum() == 400
+
+
+# --- natural
 
 
 @given(st.lists(st.sampled_from(["ann", "bob", "cy", "dee"]), min_size=1, max_size=30), st.integers(1, 5))
@@ -54,27 +145,42 @@ def test_natural_gives_each_user_its_own_samples(users, min_size):
         with pytest.raises(UserError, match=f"min_size={most} would"):
             natural(names, None, None, stream(0, "test"), min_size)
         return
-    shares, tests = natural(names, names[::-1], None, stream(0, "test"), min_size)
-    assert len(shares) == len(tests) == len(kept)
-    for name, share, test in zip(kept, shares, tests, strict=True):
+    made = natural(names, names[::-1], None, stream(0, "test"), min_size)
+    assert len(made) == len(made.client_tests) == len(kept)
+    for name, share, test in zip(kept, made.clients, made.client_tests, strict=True):
         assert list(share) == [i for i, user in enumerate(users) if user == name]
         assert list(test) == [i for i, user in enumerate(reversed(users)) if user == name]
 
 
 def test_natural_users_without_test_samples_have_none():
-    _, tests = natural(np.array([3, 3, 8]), np.array([3, 5]), None, stream(0, "test"))
+    tests = natural(np.array([3, 3, 8]), np.array([3, 5]), None, stream(0, "test")).client_tests
     assert [list(test) for test in tests] == [[0], []]
     assert tests[1].dtype == np.int64
 
 
 def test_natural_can_choose_some_users():
     users = np.repeat(np.arange(20), 3)
-    chosen = [natural(users, None, 5, stream(seed, "test"))[0] for seed in range(4)]
+    chosen = [natural(users, None, 5, stream(seed, "test")).clients for seed in range(4)]
     owners = [tuple(int(users[share[0]]) for share in shares) for shares in chosen]
     assert all(len(set(o)) == 5 and list(o) == sorted(o) for o in owners)
     assert len(set(owners)) > 1
     with pytest.raises(UserError, match="at most 20 clients"):
         natural(users, None, 21, stream(0, "test"))
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.data())
+def test_natural_can_choose_the_largest(users, data):
+    users = np.array(users)
+    clients = data.draw(st.integers(1, len(np.unique(users))))
+    shares = natural(users, None, clients, stream(0, "test"), choose="largest").clients
+    owners = [int(users[share[0]]) for share in shares]
+    by_size = sorted(set(users.tolist()), key=lambda user: (-np.count_nonzero(users == user), user))
+    assert owners == sorted(by_size[:clients])
+
+
+def test_natural_knows_two_ways_to_choose():
+    with pytest.raises(UserError, match="choose must be one of random, largest, not 'first'"):
+        make_partition(toy(), "natural", 3, 0, choose="first")
 
 
 def test_natural_needs_users():
@@ -84,10 +190,10 @@ def test_natural_needs_users():
         make_partition(data, "natural", None, 0)
 
 
-ALL = [("iid", 6), ("dirichlet", 6), ("dirichlet_equal", 6), ("natural", None)]
+# --- recipes
 
 
-@pytest.mark.parametrize(("name", "clients"), ALL)
+@pytest.mark.parametrize(("name", "clients"), [*((name, 6) for name in REQUESTS), ("natural", None), ("natural", 3)])
 def test_the_recipe_makes_the_partition_again(name, clients):
     data = toy()
     made = make_partition(data, name, clients, 3)
@@ -95,13 +201,8 @@ def test_the_recipe_makes_the_partition_again(name, clients):
     again = make_partition(data, recipe["name"], recipe["clients"], recipe["seed"], **recipe["params"])
     assert all(np.array_equal(a, b) for a, b in zip(made.clients, again.clients, strict=True))
     assert again.recipe == made.recipe
-    assert (made.client_tests is not None) == (name == "natural")
-
-
-@pytest.mark.parametrize("name", ["iid", "dirichlet", "dirichlet_equal"])
-def test_another_seed_makes_another_partition(name):
-    first, second = (make_partition(toy(), name, 6, seed) for seed in (0, 1))
-    assert any(not np.array_equal(a, b) for a, b in zip(first.clients, second.clients, strict=True))
+    assert again.noise == made.noise
+    assert (made.client_tests is not None) == (name in ("natural", "similarity"))
 
 
 def test_parameters_reach_the_partition_and_its_recipe():
@@ -123,36 +224,33 @@ def test_mistakes_are_answered_with_what_is_known():
         make_partition(data, "iid", None, 0)
     with pytest.raises(UserError, match="seed must be"):
         make_partition(data, "iid", 3, "zero")
+    with pytest.raises(UserError, match="no option of partition 'flower' is called 'rng'"):
+        make_partition(data, "flower", 3, 0, rng=1)
 
 
-def test_the_summary_counts_what_is_there():
-    data = toy(samples=400)
-    made = make_partition(data, "dirichlet_equal", 7, 0)
-    told = json.loads(json.dumps(summary(data, made)))
-    assert told["clients"] == 7
-    assert told["samples"] == 400
-    assert told["unused"] == 400 - 7 * 57
-    assert told["sizes"] == {"min": 57, "median": 57.0, "max": 57}
-    assert [sum(row) for row in told["label_counts"]] == [57] * 7
-    assert told["label_counts"][2][1] == int((data.train.y[made.clients[2]] == 1).sum())
-    assert told["recipe"] == made.recipe
+@pytest.mark.parametrize(
+    ("text", "name", "params"),
+    [
+        ("iid", "iid", {}),
+        (" dirichlet( beta=0.5 ,min_size=3) ", "dirichlet", {"beta": 0.5, "min_size": 3}),
+        ("natural(choose=largest)", "natural", {"choose": "largest"}),
+        ("similarity(s=0, split_test=false)", "similarity", {"s": 0, "split_test": False}),
+        ("assignment(path='my clients.csv')", "assignment", {"path": "my clients.csv"}),
+        ("flower(partitioner=X, alpha=[1, 2])", "flower", {"partitioner": "X", "alpha": [1, 2]}),
+    ],
+)
+def test_partitions_are_read_as_they_are_written(text, name, params):
+    assert parse_partition(text) == (name, params)
 
 
-def test_the_summary_measures_skew_in_nats():
-    labels = np.array([0, 0, 1, 1])
-    data = Dataset("two", Split(np.zeros((4, 1)), labels), Split(np.zeros((0, 1)), labels[:0]), classes=3)
-    made = make_partition(data, "iid", 2, 0)
-    pure = replace(made, clients=(np.array([0, 1]), np.array([2, 3])))
-    mixed = replace(made, clients=(np.array([0, 2]), np.array([1, 3])))
-    half = replace(made, clients=(np.array([0, 1]), np.array([2])), client_tests=None)
-    assert summary(data, pure)["mean_kl"] == pytest.approx(np.log(2))
-    assert summary(data, mixed)["mean_kl"] == 0
-    assert summary(data, half)["unused"] == 1
+@pytest.mark.parametrize("text", ["", "iid+iid", "dirichlet(0.5)", "dirichlet(beta=)", "3", "dirichlet(beta=f())"])
+def test_what_is_not_a_partition_is_refused(text):
+    with pytest.raises(UserError, match=r"is not a partition; write .* such as dirichlet\(beta=0.5\)"):
+        parse_partition(text)
 
 
-def test_the_summary_of_a_regression_counts_no_labels():
-    data = replace(toy(), task="regression")
-    told = summary(data, make_partition(data, "iid", 4, 0))
-    assert told["label_counts"] is None
-    assert told["mean_kl"] is None
-    assert told["sizes"]["max"] == 100
+def test_written_partitions_must_be_known():
+    with pytest.raises(UserError, match="did you mean 'dirichlet'"):
+        parse_partition("dirichlett")
+    with pytest.raises(UserError, match="known: beta, min_size"):
+        parse_partition("dirichlet(alpha=1)")

@@ -1,103 +1,93 @@
-"""The networks: the papers' shapes, seeds of their own, and clients that can be stacked."""
+"""Every network: features and head, seeds of its own, and clients that train stacked as they do one by one."""
+
+import logging
 
 import pytest
 import torch
+from helpers import advanced, apart, federation, held, toy
+from small_networks import CLASSES, SMALL, TOKENS
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
-from torch.nn.functional import cross_entropy, max_pool2d, relu
+from torch.nn.functional import cross_entropy
 
-from fedbraid.errors import UserError
-from fedbraid.models import build, describe, fitting, names
+from fedbraid.models import build, names
 
-IMAGE, GREY, DIGIT, ROW = (3, 32, 32), (1, 28, 28), (1, 8, 8), (60,)
-CASES = [
-    ("logistic", ROW, {}, 60),
-    ("logistic", DIGIT, {}, 64),
-    ("mlp", DIGIT, {}, 64),
-    ("mlp", ROW, {"hidden": [32, 16]}, 16),
-    ("lenet", GREY, {}, 84),
-    ("lenet", IMAGE, {}, 84),
-    ("lenet", (1, 16, 20), {}, 84),
-    ("cnn", IMAGE, {}, 192),
-]
+every_network = pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "classes", "count"),
-    [
-        ("lenet", IMAGE, 10, 62_006),
-        ("lenet", GREY, 10, 62_006 - 2 * 6 * 25 - (400 - 256) * 120),
-        ("cnn", IMAGE, 10, 797_962),
-        ("cnn", IMAGE, 100, 815_332),
-        ("logistic", ROW, 10, 610),
-        ("mlp", DIGIT, 10, 64 * 64 + 64 + 64 * 10 + 10),
-    ],
-)
-def test_parameter_counts_are_the_papers(name, shape, classes, count):
-    assert sum(p.numel() for p in build(name, shape, classes).parameters()) == count
+def test_no_network_is_left_out():
+    assert {small.name for small in SMALL.values()} == set(names())
 
 
-@pytest.mark.parametrize(("name", "shape", "options", "width"), CASES)
-def test_the_head_turns_features_into_logits(name, shape, options, width):
-    network = build(name, shape, 7, **options)
-    out = network(torch.randn(5, *shape))
-    assert out.features.shape == (5, width)
-    assert out.logits.shape == (5, 7)
+@every_network
+def test_the_head_turns_features_into_logits(small):
+    network = small.network().double()
+    out = network(small.samples(5))
+    assert out.features.shape == (5, small.features)
+    assert out.logits.shape == (5, CLASSES)
     assert torch.equal(network.head(out.features), out.logits)
-    assert {"head.weight", "head.bias"} <= {key for key, _ in network.named_parameters()}
+    assert isinstance(network.head, nn.Linear)
+    assert out.features.std(0).max() > 0, "samples differ"
 
 
-@pytest.mark.parametrize(("name", "shape", "options", "width"), CASES)
-def test_features_are_not_negative_after_a_hidden_layer(name, shape, options, width):
-    x = torch.randn(5, *shape)
-    features = build(name, shape, 7, **options)(x).features
-    assert torch.equal(features, x.flatten(1)) if name == "logistic" else bool((features >= 0).all())
-    assert features.std() > 0
-
-
-@pytest.mark.parametrize(("name", "shape", "options", "width"), CASES)
-def test_samples_do_not_influence_each_other(name, shape, options, width):
-    network, x = build(name, shape, 7, **options).double(), torch.randn(6, *shape, dtype=torch.float64)
+@every_network
+def test_samples_do_not_influence_each_other(small):
+    network, x = small.network().double(), small.samples(6)
     torch.testing.assert_close(network(x).logits[:2], network(x[:2]).logits)
 
 
-@pytest.mark.parametrize(("name", "shape", "options", "width"), CASES)
-def test_stacked_clients_learn_as_single_ones(name, shape, options, width):
-    networks = [build(name, shape, 4, seed=s, **options).double() for s in range(3)]
+@every_network
+def test_nothing_is_drawn_and_no_statistics_are_kept(small):
+    network, x = small.network().double(), small.samples(3)
+    assert not list(network.buffers())
+    assert torch.equal(network.train()(x).logits, network.eval()(x).logits)
+
+
+@pytest.fixture
+def _no_vmap_fallback():
+    """Operations without a batching rule would run client by client, slowly: here they fail instead."""
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    yield
+    torch._C._functorch._set_vmap_fallback_enabled(True)
+
+
+@every_network
+@pytest.mark.usefixtures("_no_vmap_fallback")
+def test_stacked_clients_learn_as_single_ones(small):
+    networks = [small.network(seed=s).double() for s in range(3)]
     stacked, _ = stack_module_state(networks)
-    x, y = torch.randn(3, 5, *shape, dtype=torch.float64), torch.randint(4, (3, 5))
+    x, y = torch.stack([small.samples(5, seed=s) for s in range(3)]), torch.randint(CLASSES, (3, 5))
 
     def loss(parameters, x, y):
         return cross_entropy(functional_call(networks[0], parameters, (x,)).logits, y)
 
     together = vmap(grad(loss))(stacked, x, y)
     for k, network in enumerate(networks):
-        alone = grad(loss)({key: p.detach() for key, p in network.named_parameters()}, x[k], y[k])
-        for key, gradient in alone.items():
-            assert gradient.abs().sum() > 0
-            torch.testing.assert_close(together[key][k], gradient)
+        cross_entropy(network(x[k]).logits, y[k]).backward()
+        for key, parameter in network.named_parameters():
+            assert parameter.grad.abs().sum() > 0, key
+            torch.testing.assert_close(together[key][k], parameter.grad, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("lenet", GREY), ("cnn", IMAGE)])
-def test_pooling_first_changes_neither_outputs_nor_gradients(name, shape):
-    network, x = build(name, shape, 10).double(), torch.randn(4, *shape, dtype=torch.float64)
-
-    def as_published(x):
-        x = max_pool2d(relu(network.conv1(x)), 2)
-        x = max_pool2d(relu(network.conv2(x)), 2)
-        return network.head(relu(network.fc2(relu(network.fc1(x.flatten(1))))))
-
-    def gradients(logits):
-        return torch.autograd.grad(logits.square().sum(), list(network.parameters()))
-
-    ours, published = network(x).logits, as_published(x)
-    torch.testing.assert_close(ours, published)
-    torch.testing.assert_close(gradients(ours), gradients(published))
+@every_network
+def test_a_federation_trains_the_same_model_stacked_and_client_by_client(small, caplog):
+    network = {"module": small.network()} if small.by_hand else {"model": {"name": small.name, **small.options}}
+    settings = {"data": small.data(), "rounds": 2, "sampling": {"clients": 3}, "local": {"batch": 4, "epochs": 1}}
+    with caplog.at_level(logging.WARNING, "fedbraid"):
+        results = [
+            held(advanced(federation("scaffold", engine={"kind": kind}, **network, **settings)))
+            for kind in ("stack", "loop")
+        ]
+    assert not caplog.records, "a warning would say that the stack became a loop"
+    assert apart(*results) < 1e-9
+    assert results[0]["w"].isfinite().all()
 
 
-def test_a_seed_fixes_the_weights_and_leaves_the_global_generator_alone():
+@every_network
+def test_a_seed_fixes_the_weights_and_leaves_the_global_generator_alone(small):
     def weights(seed):
-        return torch.cat([p.flatten() for p in build("mlp", DIGIT, 10, seed=seed).parameters()])
+        network = build(small.name, small.shape, CLASSES, tokens=small.tokens, seed=seed, **small.options)
+        return torch.cat([p.flatten() for p in network.parameters()])
 
     torch.manual_seed(5)
     state = torch.get_rng_state()
@@ -108,62 +98,34 @@ def test_a_seed_fixes_the_weights_and_leaves_the_global_generator_alone():
     assert not torch.equal(weights(1), first)
 
 
-def test_weights_are_torchs_default():
-    torch.manual_seed(3)
-    expected = nn.Linear(60, 10)
-    head = build("logistic", ROW, 10, seed=3).head
-    assert torch.equal(head.weight, expected.weight)
-    assert torch.equal(head.bias, expected.bias)
+@every_network
+def test_a_state_dict_carries_a_network_over(small, tmp_path):
+    one, other, x = small.network(0).double(), small.network(1).double(), small.samples(4)
+    assert not torch.equal(one(x).logits, other(x).logits)
+    torch.save(one.state_dict(), tmp_path / "state.pt")
+    other.load_state_dict(torch.load(tmp_path / "state.pt"))
+    assert torch.equal(one(x).logits, other(x).logits)
 
 
-@pytest.mark.parametrize("name", ["lenet", "cnn"])
-@pytest.mark.parametrize("shape", [DIGIT, (3, 15, 32), (3, 32, 15), ROW, (32, 32)])
-def test_inputs_too_small_are_refused_naming_models_that_fit(name, shape):
-    with pytest.raises(UserError, match=r"at least 16x16 .* models that fit: logistic, mlp"):
-        build(name, shape, 10)
-    for other in fitting(shape):
-        build(other, shape, 10)
+@pytest.mark.parametrize("name", ["resnet18", "resnet20", "resnet50", "vit-tiny", "vit-small"])
+def test_large_networks_answer_under_their_names(name):
+    out = build(name, (3, 8, 8), 7, projection=6)(torch.randn(2, 3, 8, 8))
+    assert out.logits.shape == (2, 7)
+    assert out.features.shape == (2, 6)
 
 
-def test_sixteen_pixels_are_enough():
-    assert fitting((1, 16, 16)) == names()
-    assert build("lenet", (1, 16, 16), 10)(torch.zeros(2, 1, 16, 16)).logits.shape == (2, 10)
+def test_regression():
+    settings = {"data": toy(task="regression"), "model": {"name": "mlp", "hidden": [8, 4]}, "rounds": 20}
+    lines = []
+    for kind in ("stack", "loop"):
+        experiment = federation(engine={"kind": kind}, **settings)
+        assert experiment.module().head.out_features == 1
+        lines.append([experiment.advance()["train_loss"] for _ in range(20)])
+    assert lines[0] == pytest.approx(lines[1], rel=1e-9)
+    assert lines[0][-1] < 0.9 * lines[0][0]
 
 
-def test_no_network_draws_or_keeps_statistics():
-    for name in names():
-        network = build(name, IMAGE, 10)
-        assert not list(network.buffers())
-        x = torch.randn(2, *IMAGE)
-        assert torch.equal(network.train()(x).logits, network.eval()(x).logits)
-
-
-@pytest.mark.parametrize("hidden", [64, "64", [], [0], [3.5], [True]])
-def test_hidden_is_a_list_of_widths(hidden):
-    with pytest.raises(UserError, match="hidden"):
-        build("mlp", ROW, 10, hidden=hidden)
-
-
-def test_mistakes_are_answered_with_what_is_known():
-    with pytest.raises(UserError, match="did you mean 'lenet'"):
-        build("lenett", IMAGE, 10)
-    with pytest.raises(UserError, match="known: hidden"):
-        build("mlp", ROW, 10, width=3)
-    with pytest.raises(UserError, match="takes no options"):
-        build("logistic", IMAGE, 10, hidden=(3,))
-    with pytest.raises(UserError, match="classes must be"):
-        build("cnn", IMAGE, 0)
-    with pytest.raises(UserError, match="shape"):
-        build("logistic", (0,), 10)
-
-
-def test_the_registry_describes_every_model_it_builds():
-    assert [entry.name for entry in describe()] == names()
-    assert {entry.name: entry.options for entry in describe()}["mlp"] == {"hidden": (64,), "projection": 0}
-    assert all(entry.summary for entry in describe())
-
-
-def test_lenet_with_moons_projection_head_has_the_papers_parameters():
-    network = build("lenet", (3, 32, 32), 10, projection=256)
-    assert sum(p.numel() for p in network.parameters()) == 92_626
-    assert network(torch.zeros(2, 3, 32, 32)).features.shape == (2, 256)
+def test_texts_of_padding_alone_are_taken():
+    for name in ("textcnn", "lstm"):
+        out = build(name, (6,), CLASSES, tokens=TOKENS)(torch.zeros(2, 6, dtype=torch.int64))
+        assert out.logits.isfinite().all()

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from fedbraid.data.dataset import Dataset
+from fedbraid.data.sets.ag_news import ag_news
+from fedbraid.data.sets.csv_file import csv_file
+from fedbraid.data.sets.facebook import facebook
+from fedbraid.data.sets.leaf_file import leaf_file
+from fedbraid.data.sets.sent140 import sent140
+from fedbraid.data.sets.shakespeare import shakespeare
+from fedbraid.data.synthetic_leaf import synthetic_leaf
 from fedbraid.registry import Entry
 
-RECORDS: tuple[Entry[Dataset], ...] = ()
+RECORDS: tuple[Entry[Dataset], ...] = (
+    Entry("synthetic-leaf", "LEAF's synthetic set: users with variations of common linear models", synthetic_leaf),
+    Entry("ag-news", "127,600 news articles of 4 kinds, as words", ag_news),
+    Entry("sent140", "1,600,000 tweets by user, negative or positive, as words", sent140),
+    Entry("shakespeare", "the next character of what a role says, for 1,130 roles", shakespeare),
+    Entry("facebook", "comments that posts will receive, by page: a regression on 53 features", facebook),
+    Entry("csv", "a table of your own: CSV with a header, or Parquet; numbers or a text, label, users", csv_file),
+    Entry("leaf", "a set of your own in LEAF's JSON: vectors, images or texts by user", leaf_file),
+)

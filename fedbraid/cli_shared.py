@@ -1,0 +1,48 @@
+"""What all commands share: where they print, and the options that mean the same everywhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedbraid.registry import Entry
+
+out = Console()
+err = Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting such as local.epochs=5; may be given many times."),
+]
+ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where data sets that come as files are.", envvar="FEDBRAID_DATA")]
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def described(entries: Iterable[Entry[Any]]) -> list[dict[str, Any]]:
+    """Registered things in plain values."""
+    return [{"name": e.name, "summary": e.summary, "options": e.options} for e in entries]
+
+
+def entry_table(kind: str, entries: Iterable[Entry[Any]]) -> Table:
+    table = Table(kind, "what it is", "options", box=None, header_style="bold")
+    for entry in entries:
+        table.add_row(entry.name, escape(entry.summary), escape(written_options(entry)))
+    return table
+
+
+def written_options(entry: Entry[Any]) -> str:
+    """Options with their defaults; … where nothing is the default."""
+    return ", ".join(f"{key}={'…' if value in (None, '', ()) else value}" for key, value in entry.options.items())

@@ -1,0 +1,59 @@
+"""Tables with named columns, in CSV files with a header or in Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbraid.data.formats import parquet
+from fedbraid.data.formats.tables import rows
+from fedbraid.errors import UserError
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file and its columns' names."""
+
+    path: Path
+    columns: tuple[str, ...]
+    counted_in: str = "line"  # what its rows are numbered by: lines of text, or rows
+
+    def rows(self, wanted: Sequence[str]) -> Iterator[tuple[int, list[object]]]:
+        """The cells of the `wanted` columns of every row, and the row's number."""
+        for name in wanted:
+            if name not in self.columns:
+                raise UserError(f"{self.path} has no column {name!r}; its columns are {', '.join(self.columns)}")
+        return _parquet_rows(self, wanted) if self.counted_in == "row" else _csv_rows(self, wanted)
+
+    def place(self, number: int) -> str:
+        return f"{self.path}, {self.counted_in} {number}"
+
+
+def open_table(path: Path) -> Table:
+    if path.suffix == ".parquet":
+        return Table(path, parquet.columns(path), "row")
+    header = next(rows(path), None)
+    if header is None:
+        raise UserError(f"{path} is empty; its first line must name the columns")
+    names = [name.strip() for name in header[1]]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{path} names the column {twice!r} twice; every column needs a name of its own")
+    return Table(path, tuple(names))
+
+
+def _csv_rows(table: Table, wanted: Sequence[str]) -> Iterator[tuple[int, list[object]]]:
+    places = [table.columns.index(name) for name in wanted]
+    following = rows(table.path, widths=(len(table.columns),))
+    next(following)  # the header
+    for line, cells in following:
+        yield line, [cells[place] for place in places]
+
+
+def _parquet_rows(table: Table, wanted: Sequence[str]) -> Iterator[tuple[int, list[object]]]:
+    number = 0
+    for block in parquet.blocks(table.path, wanted):
+        for cells in zip(*block, strict=True):
+            number += 1
+            yield number, list(cells)

@@ -1,0 +1,203 @@
+"""A table of the user's own: rows of numbers, or texts, with a label and perhaps a user."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fedbraid.core.random import stream
+from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.dataset import Array, Dataset
+from fedbraid.data.formats.columns import Table, open_table
+from fedbraid.data.formats.tables import numbers
+from fedbraid.data.formats.words import Names, Texts
+from fedbraid.data.held_out import held_out
+from fedbraid.data.sets.labels import in_order
+from fedbraid.data.sets.normal import Normal, measured
+from fedbraid.data.sets.options import one_of, own_path, share, true_or_false
+from fedbraid.data.sets.shelved import Rows, Spaces, rows_of, shelve, shelve_texts, split
+from fedbraid.errors import UserError
+from fedbraid.registry import whole
+
+AT_ONCE = 1 << 12
+"""Rows of numbers that are laid down together."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What each column is for; "" and () where there is none."""
+
+    label: str
+    is_class: bool
+    users: str
+    text: str
+    features: tuple[str, ...]
+
+    @property
+    def marks(self) -> list[str]:
+        """All but the numbers."""
+        return [name for name in (self.label, self.users, self.text) if name]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The other options, once they are known to make sense."""
+
+    test_share: float
+    seed: int
+    words: int
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """All that is read of the rows but numbers, table after table."""
+
+    labels: tuple[str, ...]
+    targets: Array
+    users: Array | None
+    texts: Texts
+    ends: list[int]  # how many rows there are up to the end of each table
+
+
+def csv_file(
+    path: str = "",
+    label: str = "label",
+    users: str = "",
+    text: str = "",
+    features: Sequence[str] = (),
+    test: str = "",
+    task: str = "classification",
+    test_share: float = 0.2,
+    seed: int = 0,
+    standardise: bool = True,
+    words: int = 20000,
+    length: int = 64,
+) -> Dataset:
+    """A CSV file with a header, or a Parquet file, at `path`: one sample a row.
+
+    `label` names the column to predict, `users` the one that says whose a row is. Samples are the column `text`, as
+    the numbers of its first `length` words, out of the `words` most frequent; or else the columns `features`, which
+    are all others if none are named. `standardise` brings each to mean 0 and deviation 1 over the training rows.
+    Test rows are those of the file `test`, or else `test_share` of each user's rows, at random by `seed` (of each
+    class's rows, where there are no users).
+    """
+    one_of("task", task, ("classification", "regression"))
+    true_or_false("standardise", standardise)
+    tables = [open_table(own_path("csv", "path", path))]
+    if test:
+        tables.append(open_table(own_path("csv", "test", test)))
+    columns = _columns(tables[0], label, task == "classification", users, text, features)
+    wanted = Wanted(
+        test_share=share("test_share", test_share),
+        seed=whole("seed", seed, 0),
+        words=whole("words", words),
+        length=whole("length", length),
+    )
+    sources = [table.path for table in tables]
+    options = asdict(columns) | asdict(wanted)
+    made = decoded("csv", sources, options, lambda shelf: _decode(shelf, tables, columns, wanted))
+    scale = made.facts["scale"] if standardise else None
+    return Dataset(
+        name="csv",
+        train=split(made, "train"),
+        test=split(made, "test"),
+        classes=len(made.facts["labels"]) or 1,
+        task="classification" if columns.is_class else "regression",
+        mean=tuple(scale["mean"]) if scale else (0.0,),
+        std=tuple(scale["std"]) if scale else (1.0,),
+        labels=tuple(made.facts["labels"]),
+        tokens=tuple(made.facts["tokens"]),
+        source=str(sources[0]),
+    )
+
+
+def _columns(table: Table, label: str, is_class: bool, users: str, text: str, features: Sequence[str]) -> Columns:
+    if isinstance(features, str) or not all(isinstance(name, str) for name in features):
+        raise UserError(f"features must be a list of columns such as ['height', 'width'], not {features!r}")
+    if text and features:
+        raise UserError("samples are either the column `text` or the columns `features`; name one of the two")
+    if not label or label in features:
+        raise UserError("label must name the column to predict, which is none of the features")
+    others = () if text else tuple(features) or tuple(c for c in table.columns if c not in (label, users))
+    columns = Columns(label, is_class, users, text, others)
+    table.rows((*columns.marks, *others))  # says which column is missing
+    if not text and not others:
+        raise UserError(f"{table.path} has no columns besides the label and the user; samples need at least one")
+    return columns
+
+
+def _decode(shelf: Shelf, tables: list[Table], columns: Columns, wanted: Wanted) -> dict[str, Any]:
+    marks = _read_marks(tables, columns)
+    if len(tables) > 1:
+        is_test = np.arange(len(marks.targets)) >= marks.ends[0]
+    else:
+        is_test = held_out(_groups(marks, columns), wanted.test_share, stream(wanted.seed, "csv split"))
+    rows = rows_of(is_test, [table.path for table in tables])
+    shelve(shelf, rows, marks.targets, marks.users)
+    if columns.text:
+        texts = shelve_texts(shelf, rows, marks.texts, wanted.words, wanted.length)
+        return texts | {"labels": marks.labels, "scale": None}
+    scale = _shelve_numbers(shelf, rows, tables, columns.features)
+    return {"labels": marks.labels, "tokens": (), "scale": asdict(scale)}
+
+
+def _groups(marks: Marks, columns: Columns) -> Array:
+    """Within what test rows are drawn: users, else classes, else all together."""
+    if marks.users is not None:
+        return marks.users
+    return marks.targets if columns.is_class else np.zeros_like(marks.targets)
+
+
+def _read_marks(tables: list[Table], columns: Columns) -> Marks:
+    texts, known, people = Texts(), Names(), Names()
+    targets, users, ends = array("d"), array("i"), list[int]()
+    for table in tables:
+        for row, cells in table.rows(columns.marks):
+            filled = [_filled(table, row, name, cell) for name, cell in zip(columns.marks, cells, strict=True)]
+            if columns.text:
+                texts.add(str(filled.pop()))
+            if columns.users:
+                users.append(people.number(str(filled.pop())))
+            if not columns.is_class:
+                targets.extend(numbers(table.place(row), [columns.label], filled))
+                continue
+            label = str(filled[0]).strip()
+            if ends and label not in known:
+                raise UserError(f"{table.place(row)} has the label {label!r}, which {tables[0].path} has not")
+            targets.append(known.number(label))
+        ends.append(len(targets))
+    owners = np.array(users, dtype=np.int32) if columns.users else None
+    if not columns.is_class:
+        return Marks((), np.array(targets, dtype=np.float32), owners, texts, ends)
+    labels = in_order(known.names())
+    place = {label: number for number, label in enumerate(labels)}
+    classes = np.array([place[name] for name in known.names()], dtype=np.int64)
+    return Marks(labels, classes[np.array(targets, dtype=np.int64)], owners, texts, ends)
+
+
+def _filled(table: Table, row: int, column: str, cell: object) -> object:
+    if cell is None or cell == "":
+        raise UserError(f"{table.place(row)}, column {column} is empty; every row needs one")
+    return cell
+
+
+def _shelve_numbers(shelf: Shelf, rows: Rows, tables: list[Table], features: tuple[str, ...]) -> Normal:
+    """The second reading, which is the first of the numbers: no more than a block of them is in memory.
+
+    Returns the means and deviations of the training rows.
+    """
+    spaces = Spaces(shelf, rows, (len(features),))
+    for table in tables:
+        block: list[list[float]] = []
+        for row, cells in table.rows(features):
+            block.append(numbers(table.place(row), features, cells))
+            if len(block) == AT_ONCE:
+                spaces.add(np.array(block))
+                block = []
+        spaces.add(np.array(block).reshape(-1, len(features)))
+    return measured(spaces.arrays["train"])

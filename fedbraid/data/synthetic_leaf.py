@@ -1,0 +1,57 @@
+"""LEAF's synthetic set: users whose linear models are variations of a few common ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbraid.core.random import stream
+from fedbraid.data.dataset import Dataset
+from fedbraid.data.sets.options import share
+from fedbraid.data.synthetic import Floats, around, joined, train_size
+from fedbraid.registry import whole
+
+FEWEST, MOST = 5, 1000
+
+
+def synthetic_leaf(
+    clients: int = 1000,
+    classes: int = 5,
+    features: int = 60,
+    clusters: int = 1,
+    seed: int = 0,
+    test_share: float = 0.1,
+) -> Dataset:
+    """User k labels its inputs by y = argmax(x W_k + N(0, 0.1)), where x has a leading 1 that the set leaves out.
+
+    Once for all: Q ~ N(0, 1) of shape [features + 1, classes, clusters]; of each cluster, its mean m ~ N(l, 1) in
+    R^clusters around l ~ N(0, 1). Of user k, in a random cluster: W_k = Q u_k with u_k ~ N(m, 0.1); inputs
+    x ~ N(v_k, diag(j^-1.2)) with v_k ~ N(B_k, 1) and B_k ~ N(0, 1); min(int(lognormal(3, 2)) + 5, 1000) samples.
+    Second arguments of N are standard deviations. FedSkip used 5 classes, 60 features and one cluster, and left users
+    with fewer than 64 samples out (partition natural with min_size=64).
+    """
+    clients, classes, features = whole("clients", clients), whole("classes", classes, 2), whole("features", features)
+    clusters, seed = whole("clusters", clusters), whole("seed", seed, 0)
+    train_share = 1 - share("test_share", test_share)
+
+    rng = stream(seed, "synthetic-leaf")
+    shared = rng.normal(0, 1, (features + 1, classes, clusters))
+    means = rng.normal(rng.normal(0, 1, (clusters, 1)), 1, (clusters, clusters))
+    users = [_user(stream(seed, "synthetic-leaf", client=k), shared, means) for k in range(clients)]
+    cuts = [train_size(len(y), train_share) for _, y in users]
+    return Dataset(
+        name="synthetic-leaf",
+        train=joined([(x[:cut], y[:cut]) for (x, y), cut in zip(users, cuts, strict=True)]),
+        test=joined([(x[cut:], y[cut:]) for (x, y), cut in zip(users, cuts, strict=True)]),
+        classes=classes,
+    )
+
+
+def _user(rng: np.random.Generator, shared: Floats, means: Floats) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    size = min(int(rng.lognormal(3, 2)) + FEWEST, MOST)
+    mean = means[rng.integers(len(means))]
+    weight = shared @ rng.normal(mean, 0.1)
+    centre = rng.normal(rng.normal(0, 1), 1, len(shared) - 1)
+    x = around(centre, size, rng)
+    scores = weight[0] + x @ weight[1:] + rng.normal(0, 0.1, (size, shared.shape[1]))
+    return x.astype(np.float32), np.argmax(scores, axis=1)

@@ -1,0 +1,231 @@
+"""The cache of decoded arrays: whole entries or none, made once, mapped and not read."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from fedbraid.data.cache import decoded
+from fedbraid.data.places import cache_directory
+from fedbraid.errors import UserError
+
+VALUES = np.arange(12, dtype=np.uint8).reshape(3, 4)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBRAID_CACHE", str(tmp_path / "cache"))
+    return cache_directory() / "decoded"
+
+
+@pytest.fixture
+def source(tmp_path):
+    file = tmp_path / "source"
+    file.write_bytes(b"some bytes")
+    return file
+
+
+class Decoder:
+    """Fills a shelf, and counts how often it had to."""
+
+    def __init__(self, values=VALUES):
+        self.calls, self.values = 0, values
+
+    def __call__(self, shelf):
+        self.calls += 1
+        shelf.put("values", self.values)
+        shelf.array("zeros", (2,), np.int64)
+        return {"name": "é", "calls": self.calls}
+
+
+def entries(cache):
+    return [entry.name for entry in cache.iterdir() if not entry.name.endswith(".lock")]
+
+
+def test_what_was_decoded_comes_back_without_decoding(cache, source):
+    decode = Decoder()
+    first, second = (decoded("set", [source], {"side": 8}, decode) for _ in range(2))
+    assert decode.calls == 1
+    for made in (first, second):
+        assert np.array_equal(made.arrays["values"], VALUES)
+        assert made.arrays["values"].dtype == np.uint8
+        assert list(made.arrays["zeros"]) == [0, 0]
+        assert made.facts == {"name": "é", "calls": 1}
+    assert len(entries(cache)) == 1
+
+
+def test_arrays_are_mapped_writable_and_private(cache, source):
+    first, second = (decoded("set", [source], {}, Decoder()).arrays["values"] for _ in range(2))
+    assert isinstance(first, np.memmap)
+    assert cache in type(cache)(first.filename).parents
+    first[:] = 99
+    assert np.array_equal(second, VALUES)
+    assert np.array_equal(decoded("set", [source], {}, Decoder()).arrays["values"], VALUES)
+
+
+def test_changed_sources_and_options_are_decoded_anew(cache, source):
+    decode = Decoder()
+    decoded("set", [source], {"side": 8}, decode)
+    decoded("set", [source], {"side": 9}, decode)
+    decoded("other", [source], {"side": 8}, decode)
+    assert decode.calls == 3
+    os.utime(source, ns=(0, 0))
+    decoded("set", [source], {"side": 8}, decode)
+    source.write_bytes(b"more bytes than before")
+    os.utime(source, ns=(0, 0))
+    decoded("set", [source], {"side": 8}, decode)
+    assert decode.calls == 5
+    moved = source.rename(source.with_name("moved"))
+    decoded("set", [moved], {"side": 8}, decode)
+    assert decode.calls == 6
+
+
+def cut_array(entry):
+    os.truncate(entry / "values.npy", 130)
+
+
+def cut_header(entry):
+    os.truncate(entry / "values.npy", 20)
+
+
+def lose_array(entry):
+    (entry / "zeros.npy").unlink()
+
+
+def cut_facts(entry):
+    (entry / "facts.json").write_text('{"arrays": ["val')
+
+
+def strange_facts(entry):
+    (entry / "facts.json").write_text("[1]")
+
+
+def no_text(entry):
+    (entry / "facts.json").write_bytes(b"\xff\xfe")
+
+
+@pytest.mark.parametrize("damage", [cut_array, cut_header, lose_array, cut_facts, strange_facts, no_text])
+def test_a_damaged_entry_is_made_anew(cache, source, damage):
+    decode = Decoder()
+    decoded("set", [source], {}, decode)
+    damage(cache / entries(cache)[0])
+    assert np.array_equal(decoded("set", [source], {}, decode).arrays["values"], VALUES)
+    assert decode.calls == 2
+    decoded("set", [source], {}, decode)
+    assert decode.calls == 2
+
+
+@pytest.mark.parametrize("mistake", [UserError("no good"), KeyboardInterrupt()])
+def test_a_decoder_that_fails_leaves_nothing(cache, source, mistake):
+    def fail(shelf):
+        shelf.put("values", VALUES)
+        raise mistake
+
+    with pytest.raises(type(mistake)):
+        decoded("set", [source], {}, fail)
+    assert entries(cache) == []
+
+
+def test_a_full_disk_is_refused_before_anything_is_decoded(cache, source, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10 << 30, 9 << 30, 1 << 30))
+    with pytest.raises(UserError, match=r"needs 3.0 GiB in .* and 1.0 GiB are free; .*FEDBRAID_CACHE"):
+        decoded("set", [source], {}, lambda shelf: shelf.array("large", (3 << 30,), np.uint8))
+    assert entries(cache) == []
+
+
+def test_a_disk_that_fills_meanwhile_is_a_sentence_and_no_crash(cache, source, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(UserError, match=r"cannot be kept in .*No space left on device.*FEDBRAID_CACHE"):
+        decoded("set", [source], {}, Decoder())
+    assert entries(cache) == []
+
+
+def test_the_disks_blocks_are_taken_before_they_are_written(cache, source):
+    held = []
+
+    def decode(shelf):
+        shelf.array("large", (1 << 20,), np.uint8)
+        held.append(os.stat(shelf.folder / "large.npy").st_blocks * 512)
+        return {}
+
+    decoded("set", [source], {}, decode)
+    assert held[0] >= 1 << 20
+
+
+def test_a_cache_that_cannot_be_written_to_is_a_sentence(tmp_path, source, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("FEDBRAID_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"cannot be kept in .*; .* FEDBRAID_CACHE"):
+        decoded("set", [source], {}, Decoder())
+
+
+PROCESS = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from fedbraid.data.cache import decoded
+
+source = Path(sys.argv[1])
+
+def decode(shelf):
+    values = shelf.array("values", (1000,), np.int64)
+    values[:500] = 7
+    print("half", flush=True)
+    while not source.with_name("go").exists():
+        time.sleep(0.01)
+    values[500:] = 7
+    return {}
+
+decoded("set", [source], {}, decode)
+"""
+
+
+@pytest.fixture
+def other_process(source):
+    """A process that has decoded half of the source, and waits for a file called `go`."""
+    command = [sys.executable, "-c", PROCESS, str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "half\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_killed_process_leaves_nothing_that_counts(cache, source, other_process):
+    other_process.kill()
+    other_process.wait()
+    assert all(name.startswith(".") for name in entries(cache))  # half an entry, under no name that is looked for
+    decode = Decoder()
+    assert np.array_equal(decoded("set", [source], {}, decode).arrays["values"], VALUES)
+    assert decode.calls == 1
+    assert len(entries(cache)) == 1  # the half has been cleared away
+
+
+def test_of_two_processes_one_decodes_and_both_have_it(cache, source, other_process):
+    decode = Decoder()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(decoded, "set", [source], {}, decode)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.3)
+        source.with_name("go").touch()
+        assert list(waiting.result(timeout=60).arrays["values"]) == [7] * 1000
+    assert other_process.wait() == 0
+    assert decode.calls == 0
+
+
+def test_facts_are_plain_json(cache, source):
+    decoded("set", [source], {}, Decoder())
+    told = json.loads((cache / entries(cache)[0] / "facts.json").read_text(encoding="utf-8"))
+    assert told == {"arrays": ["values", "zeros"], "facts": {"name": "é", "calls": 1}}

@@ -1,0 +1,203 @@
+"""Tables of a user's own, in CSV and Parquet."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from fedbraid import data
+from fedbraid.data.places import cache_directory
+from fedbraid.data.sets import csv_file
+from fedbraid.errors import UserError
+
+HEADER = "height,width,who,kind"
+ROWS = [f"{i},{i * i},user{i % 3},{('cat', 'ant', 'bee')[i % 3 if i % 2 else 0]}" for i in range(60)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(*lines, name="own.csv"):
+        path = tmp_path / name
+        content = ("\n".join(lines) + "\n").encode()
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    def write(name="own.parquet", **columns):
+        path = tmp_path / name
+        write_table(arrow.table(columns), path, row_group_size=7)
+        return str(path)
+
+    return write
+
+
+def refused(sentence):
+    return pytest.raises(UserError, match=rf"\A[^\n]*{sentence}[^\n]*\Z")
+
+
+def everything(made):
+    """Every sample with its label's name and its user, train first."""
+    parts = (made.train, made.test)
+    users = [part.users if part.users is not None else [None] * len(part) for part in parts]
+    return [
+        (x.tolist(), made.labels[y] if made.labels else float(y), user)
+        for part, own in zip(parts, users, strict=True)
+        for x, y, user in zip(part.x, part.y, own, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", ["own.csv", "own.csv.gz"])
+@pytest.mark.parametrize("at_once", [1, 7, 4096])
+def test_every_row_is_there_once_with_its_label_and_user(file, name, at_once, monkeypatch):
+    monkeypatch.setattr(csv_file, "AT_ONCE", at_once)
+    made = data.load("csv", path=file(HEADER, *ROWS, name=name), label="kind", users="who")
+    wanted = []
+    for row in ROWS:
+        height, width, who, kind = row.split(",")
+        wanted.append(([float(height), float(width)], kind, int(who[-1])))
+    assert sorted(everything(made)) == sorted(wanted)
+    assert made.labels == ("ant", "bee", "cat")
+    assert made.classes == 3
+    assert np.bincount(made.test.users).tolist() == [4, 4, 4]
+    assert made.train.x.dtype == np.float32
+
+
+def test_without_users_each_class_gives_its_share(file):
+    made = data.load("csv", path=file(HEADER, *ROWS), label="kind", features=["height"], test_share=0.5)
+    together = np.bincount(made.train.y) + np.bincount(made.test.y)
+    assert np.bincount(made.test.y).tolist() == np.rint(together / 2).tolist()
+    assert made.train.users is None
+    assert made.shape == (1,)
+
+
+def test_numbers_as_labels_are_ordered_as_numbers(file):
+    made = data.load("csv", path=file("x,label", *[f"{i},{(10, 9, 100)[i % 3]}" for i in range(15)]))
+    assert made.labels == ("9", "10", "100")
+    assert all(label == str((10, 9, 100)[int(x[0]) % 3]) for x, label, _ in everything(made))
+
+
+def test_seeds_choose_other_test_rows(file):
+    path = file(HEADER, *ROWS)
+    first, again, other = (data.load("csv", path=path, label="kind", users="who", seed=s).test.x for s in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_a_regression_predicts_the_number_itself(file):
+    made = data.load("csv", path=file("x,y", *[f"{i},{i / 4}" for i in range(20)]), label="y", task="regression")
+    assert made.task == "regression"
+    assert made.classes == 1
+    assert made.labels == ()
+    assert sorted(everything(made)) == [([float(i)], i / 4, None) for i in range(20)]
+
+
+def test_features_are_standardised_by_the_training_rows(file):
+    made = data.load("csv", path=file(HEADER, *ROWS), label="kind", users="who")
+    assert made.mean == pytest.approx(made.train.x.astype(float).mean(axis=0).tolist())
+    assert made.std == pytest.approx(made.train.x.astype(float).std(axis=0).tolist())
+    plain = data.load("csv", path=file(HEADER, *ROWS), label="kind", users="who", standardise=False)
+    assert (plain.mean, plain.std) == ((0.0,), (1.0,))
+
+
+def test_texts_become_words(file):
+    rows = [f"{i % 2},the {'red' if i % 2 else 'blue'} house" for i in range(10)]
+    made = data.load("csv", path=file("label,text", *rows), text="text", length=4, words=3)
+    assert made.tokens == ("<pad>", "<unk>", "house", "the", *sorted(made.tokens[4:]))
+    assert len(made.tokens) == 5
+    assert made.train.x.dtype == np.int32
+    assert made.train.x.shape[1] == 4
+    assert (made.mean, made.std) == ((0.0,), (1.0,))
+
+
+def test_a_file_of_test_rows_has_the_same_classes_and_users(file):
+    train = file(HEADER, *ROWS)
+    test = file("kind,who,width,height,more", "bee,user2,1,2,?", "cat,new,3,4,?", name="test.csv")
+    made = data.load("csv", path=train, test=test, label="kind", users="who")
+    assert len(made.train) == 60
+    assert everything(made)[60:] == [([2, 1], "bee", 2), ([4, 3], "cat", 3)]
+    with refused("bad.csv, line 2 has the label 'dog', which .*own.csv has not"):
+        bad = file(HEADER, "1,1,user1,dog", name="bad.csv")
+        data.load("csv", path=train, test=bad, label="kind", users="who")
+
+
+def test_parquet_reads_like_csv(file, parquet):
+    columns = {
+        "height": list(range(60)),
+        "width": [float(i * i) for i in range(60)],
+        "who": [f"user{i % 3}" for i in range(60)],
+        "kind": [row.rsplit(",", 1)[1] for row in ROWS],
+    }
+    told, made = (
+        data.load("csv", path=path, label="kind", users="who") for path in (file(HEADER, *ROWS), parquet(**columns))
+    )
+    assert everything(told) == everything(made)
+    assert (told.mean, told.labels) == (made.mean, made.labels)
+
+
+def test_parquets_empty_cells_and_missing_columns_are_named(parquet):
+    path = parquet(x=[1.0, None, 3.0], label=[1, 1, 1])
+    with refused(r"own.parquet, row 2, column x is empty; it must be a number"):
+        data.load("csv", path=path)
+    with refused(r"own.parquet has no column 'y'; its columns are x, label"):
+        data.load("csv", path=path, label="y")
+    with refused(r"row 1, column label is empty"):
+        data.load("csv", path=parquet(x=[1], label=[None]))
+
+
+def test_a_broken_parquet_file_is_a_sentence(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "own.parquet"
+    path.write_bytes(b"PAR1 and not much more")
+    with refused(r"own.parquet is no whole Parquet file"):
+        data.load("csv", path=str(path))
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "sentence"),
+    [
+        ([HEADER, *ROWS], {"label": "sort"}, "own.csv has no column 'sort'; its columns are height, width, who, kind"),
+        ([HEADER, *ROWS], {"label": "kind", "users": "owner"}, "own.csv has no column 'owner'"),
+        ([HEADER, *ROWS], {"label": "kind", "features": ["depth"]}, "own.csv has no column 'depth'"),
+        ([HEADER, *ROWS], {"label": "kind", "features": "height"}, "features must be a list of columns"),
+        ([HEADER, *ROWS], {"label": "kind", "text": "who", "features": ["width"]}, "name one of the two"),
+        (
+            [HEADER, *ROWS],
+            {"label": "kind"},
+            "own.csv, line 2, column who is 'user0'; it must be a number, and one that fits 32 bits",
+        ),
+        (["x,label", "1,0", "2,"], {}, "own.csv, line 3, column label is empty; every row needs one"),
+        (["x,label", "1,0", ",0", "1,0"], {}, "own.csv, line 3, column x is empty; it must be a number"),
+        (
+            ["x,label", "1,0", "inf,0", "1,0"],
+            {},
+            "own.csv, line 3, column x is 'inf'; it must be a number, and one that fits 32 bits",
+        ),
+        (["x,label", "1,0", "1,2,3"], {}, "own.csv, line 3 has 3 cells; it must have 2"),
+        (["x,label", "1,a"], {"task": "regression"}, "own.csv, line 2, column label is 'a'; it must be a number"),
+        (["x,label", "1,0"], {}, "nothing of .*own.csv is left for the test split"),
+        (["x,label"], {}, "nothing of .*own.csv is left for the train split"),
+        (["label", "1", "2"], {}, "own.csv has no columns besides the label and the user"),
+        (["x,label", "1,0"], {"label": ""}, "label must name the column to predict"),
+        (["x,label", "1,0"], {"features": ["label"]}, "label must name the column to predict, which is none of the"),
+        (["x,label", "1,0"], {"task": "ranking"}, "task must be 'classification' or 'regression', not 'ranking'"),
+        (["x,label", "1,0"], {"standardise": "no"}, "standardise must be true or false, not 'no'"),
+    ],
+)
+def test_mistakes_are_named_and_leave_nothing(file, lines, options, sentence):
+    with refused(sentence):
+        data.load("csv", path=file(*lines), **options)
+    assert not list((cache_directory() / "decoded").glob("*.part"))
+
+
+def test_a_path_is_needed_and_must_be_there(tmp_path):
+    with refused("data set 'csv' needs the option path"):
+        data.load("csv")
+    with refused("path names .*none.csv, which is not there"):
+        data.load("csv", path=str(tmp_path / "none.csv"))

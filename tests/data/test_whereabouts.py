@@ -1,0 +1,24 @@
+"""Looking for data sets without reading them."""
+
+from inspect import signature
+
+from fedbraid import data
+from fedbraid.data.whereabouts import LAYOUTS, Place, place_of
+
+ENTRIES = {entry.name: entry for entry in data.describe()}
+
+
+def test_every_set_that_comes_as_files_can_be_looked_for():
+    assert set(LAYOUTS) == {name for name, e in ENTRIES.items() if "data_dir" in signature(e.make).parameters}
+
+
+def test_the_four_places(tmp_path):
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte.gz"):
+        (tmp_path / "mnist").mkdir(exist_ok=True)
+        (tmp_path / "mnist" / name).touch()  # never read, so it may be empty
+    assert place_of(ENTRIES["mnist"], tmp_path) == Place("missing")
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").touch()
+    assert place_of(ENTRIES["mnist"], tmp_path) == Place("here", tmp_path / "mnist")
+    assert place_of(ENTRIES["cifar10"], tmp_path) == Place("missing")
+    assert place_of(ENTRIES["digits"], tmp_path) == Place("built in")
+    assert place_of(ENTRIES["csv"], tmp_path) == Place("yours")
