@@ -8,7 +8,6 @@ from typing import Any
 
 from fedbraid.errors import UserError
 
-
 UNQUOTED = re.compile(r"""'[^']*'|"[^"]*"|=\s*([A-Za-z_]\w*)\s*(?=[,)])""")
 """A value that needs no quotes, as in metric=kl; what has quotes is passed over."""
 

@@ -24,6 +24,10 @@ def data_directory(given: str | Path | None = None) -> Path:
     return Path(chosen).expanduser() if chosen else cache_directory() / "data"
 
 
+FETCHED = "/hub"
+"""How the folder ends that `fedbraid data get` fetches into."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """One way in which a data set lies on disk: all of `files`, together in one of `folders`."""
@@ -51,11 +55,13 @@ def find(name: str, data_dir: str | Path | None, layouts: Sequence[Layout]) -> F
             files = tuple(file for file in matches if file is not None)
             if len(files) == len(layout.files):
                 return Found(layout, place, files)
-    wanted = "; or ".join(f"{layout.folders[0]}/ with {_first_choices(layout)}" for layout in layouts)
+    published = [layout for layout in layouts if not layout.folders[0].endswith(FETCHED)]
+    wanted = "; or ".join(f"{layout.folders[0]}/ with {_first_choices(layout)}" for layout in published)
     there = str(root) if root.is_dir() else f"{root}, which is no directory"
+    fetch = f"`fedbraid data get {name}` fetches it where there is a network; " if published != [*layouts] else ""
     raise UserError(
-        f"data set {name!r} is not in {there}: it needs {wanted}. `fedbraid data get {name}` fetches it where there is "
-        "a network; --data-dir or FEDBRAID_DATA names another directory"
+        f"data set {name!r} is not in {there}: it needs {wanted}. {fetch}--data-dir or FEDBRAID_DATA names another "
+        "directory"
     )
 
 

@@ -34,6 +34,12 @@ def test_a_missing_set_is_told_with_what_would_do(tmp_path):
         find("set", tmp_path, (PLAIN, PACKED))
     assert str(told.value) == (
         f"data set 'set' is not in {tmp_path}: it needs plain/ with train.csv, test-*.csv; or packed/ with all.bin. "
+        "--data-dir or FEDBRAID_DATA names another directory"
+    )
+    with pytest.raises(UserError) as told:
+        find("set", tmp_path, (PACKED, Layout(("set/hub",), ("*.parquet",))))
+    assert str(told.value) == (
+        f"data set 'set' is not in {tmp_path}: it needs packed/ with all.bin. "
         "`fedbraid data get set` fetches it where there is a network; "
         "--data-dir or FEDBRAID_DATA names another directory"
     )

@@ -1,5 +1,8 @@
 """The networks have as many parameters as the papers' or as the published ones they are made from."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from fedbraid.models import build
@@ -66,6 +69,22 @@ def test_images_and_numbers(name, shape, classes, options, count):
 def test_texts(name, tokens, length, classes, options, count):
     vocabulary = [str(k) for k in range(tokens)]
     assert parameters(build(name, (length,), classes, tokens=vocabulary, **options)) == count
+
+
+def rows():
+    """(network, shape, classes, parameters) of the rows for images and numbers in docs/models.md."""
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    for name, shape, classes, count in re.findall(
+        r"^\| `([\w-]+)` \|.*\| ([\d×]+), (\d+) classes \| ([\d,]+) \|$", text, re.M
+    ):
+        yield name, tuple(map(int, shape.split("×"))), int(classes), int(count.replace(",", ""))
+
+
+def test_the_documented_counts_are_right():
+    told = list(rows())
+    assert len(told) == 12
+    for name, shape, classes, count in told:
+        assert parameters(build(name, shape, classes)) == count, name
 
 
 def parameters(network):

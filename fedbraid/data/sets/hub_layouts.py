@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedbraid.data.places import Found, Layout
+from fedbraid.data.places import FETCHED, Found, Layout
 from fedbraid.errors import UserError
 
 SHARD = re.compile(r"-(\d+)-of-(\d+)")
@@ -39,7 +39,7 @@ SOURCES = {
 
 def folder_of(name: str) -> str:
     """Where a set from the hub lies below the data directory."""
-    return f"{name}/hub"
+    return f"{name}{FETCHED}"
 
 
 def hub_layout(name: str) -> Layout:
