@@ -72,16 +72,20 @@ def make_plan(
     batch = min(work.batch or size, size)
     per_epoch = size // batch if work.drop_last else -(-size // batch)
     steps = amount if work.steps else amount * per_epoch
-    counts = np.resize(np.minimum(batch, size - batch * np.arange(per_epoch)), steps)
+    first = np.arange(steps) % per_epoch == 0
+    counts = np.full(steps, batch)
+    counts[per_epoch - 1 :: per_epoch] = min(batch, size - batch * (per_epoch - 1))
     positions = np.zeros((steps, width), dtype=np.int64)
     for start in range(0, steps, per_epoch):
-        order = rng.permutation(size)[: per_epoch * batch]
-        order = np.pad(order, (0, per_epoch * batch - len(order))).reshape(per_epoch, batch)
-        positions[start : start + per_epoch, :batch] = order[: steps - start]
+        order = rng.permutation(size)
+        full = min(size // batch, steps - start)  # batches of the full size; then perhaps a smaller one
+        positions[start : start + full, :batch] = order[: full * batch].reshape(full, batch)
+        if start + full < min(start + per_epoch, steps):
+            positions[start + full, : size - full * batch] = order[full * batch :]
     draws: dict[str, np.ndarray] = {}
     if augment.active:
         draws |= augment.draw(stream(seed, "images", round=round, client=client), steps, width)
     for strand in chain.using("draw"):
         own = stream(seed, f"local/{strand.name}", round=round, client=client)
         draws |= {f"{strand.name}.{key}": value for key, value in strand.draw(own, counts, width).items()}
-    return Plan(positions, counts, np.arange(steps) % per_epoch == 0, draws)
+    return Plan(positions, counts, first, draws)
