@@ -214,6 +214,7 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
         chunk=config.engine.chunk,
         capacity=fixed,
         workers=config.engine.workers,
+        coarse=config.engine.tf32,
     )
     test = Samples.of(dataset, dataset.test, dtype, device)
     server = begin(chain, setup)

@@ -71,6 +71,7 @@ class Local:
     chunk: int = 0  # clients in a stack at most; 0 = as many as fit in memory
     capacity: int | None = None  # clients in every round, where their number is fixed
     workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
+    coarse: bool = False  # whether products may be rounded more than float32's are, for speed (CUDA)
     cache_views: bool = True
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class Local:
         if self.kind == "loop":
             self.loop = Loop(self.job, self.clients, self.workers)
         else:
-            self.stack = Stack(self.job, self.clients, self.capacity)
+            self.stack = Stack(self.job, self.clients, self.capacity, self.coarse)
 
     @torch.no_grad()
     def run(self, job: Job) -> Stacked:

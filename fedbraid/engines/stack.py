@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from torch.func import vmap
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.local import Batches, LocalJob, State, Work, functional, keep_unless
+from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
+from fedbraid.engines.kernels.layers import for_stacks
 from fedbraid.engines.samples import Clients
 from fedbraid.engines.schedule import Schedule, make_schedule, rung
 from fedbraid.engines.trace import Flat, trace
@@ -43,8 +46,9 @@ class Given:
 class Stack:
     """Runs the local job for many clients at once."""
 
-    def __init__(self, job: LocalJob, clients: Clients, capacity: int | None = None) -> None:
-        self.job, self.clients = replace(job, differentiate=functional), clients
+    def __init__(self, job: LocalJob, clients: Clients, capacity: int | None = None, coarse: bool = False) -> None:
+        model = _with_kernels(job.model, clients) if coarse else job.model
+        self.job, self.clients = replace(job, differentiate=functional, model=model), clients
         self.capacity = capacity  # clients in every stack, where their number is fixed
         self.device = clients.samples.x.device
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
@@ -263,6 +267,14 @@ class Stack:
                 yield batch(own["index"][i], own["counts"][i])
 
         return batches
+
+
+def _with_kernels(model: Model, clients: Clients) -> Model:
+    """The model with convolutions by kernels of our own, where there are any for this device and these numbers."""
+    samples = clients.samples
+    if samples.x.device.type != "cuda" or samples.dtype != torch.float32 or find_spec("triton") is None:
+        return model
+    return replace(model, training=for_stacks(model.training), evaluating=for_stacks(model.evaluating))
 
 
 def _tables(cached: Mapping[str, Outputs] | None) -> State:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, group_norm, max_pool2d, relu
+from torch.nn.functional import conv2d, cross_entropy, group_norm, max_pool2d, relu
 
 from fedbraid.models import build
 
@@ -19,10 +19,11 @@ def test_pooling_first_changes_neither_outputs_nor_gradients(name, shape):
     network, x = build(name, shape, 10).double(), torch.randn(4, *shape, dtype=torch.float64)
 
     def as_published(x):
-        for conv, norm in zip(network.convs, network.norms, strict=True):
-            x = conv(x)
+        for layer in network.convs:
+            conv, *rest = layer if isinstance(layer, nn.Sequential) else (layer,)
+            x = conv2d(x, conv.weight, conv.bias, padding=conv.padding)
             if name == "tiny-cnn":
-                x = group_norm(x, 4, norm.weight, norm.bias)
+                x = group_norm(x, 4, rest[0].weight, rest[0].bias)
             x = max_pool2d(relu(x), 2)
         x = x.flatten(1)
         for layer in network.hidden:
@@ -48,7 +49,7 @@ def test_pooling_first_changes_neither_outputs_nor_gradients(name, shape):
 )
 def test_layers_are_the_papers(name, channels, widths):
     network = build(name, IMAGE, 10)
-    assert [conv.out_channels for conv in network.convs] == channels
+    assert [layer.out_channels for layer in network.modules() if isinstance(layer, nn.Conv2d)] == channels
     linear = [*network.hidden, network.head]
     assert [layer.in_features for layer in linear] + [network.head.out_features] == widths
 
