@@ -223,6 +223,12 @@ def interruptible() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether numpy, torch on a CPU or torch on a GPU could not have the memory they wanted."""
+    told = str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in told or "CUDA out of memory" in told
+
+
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -231,6 +237,12 @@ def main() -> None:
         app()
     except UserError as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise SystemExit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = (str(error) or "no more is told").splitlines()[0]
+        err.print(f"[bold red]error:[/] this needs more memory than there is: {escape(said)}", soft_wrap=True)
         raise SystemExit(2) from None
     except (OSError, SafetensorError) as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)

@@ -47,16 +47,18 @@ def per_client(
     """Each client's accuracy: on its own test samples where it has some, otherwise on a test set with its labels.
 
     The latter is the mean of the per-class accuracies under the client's label shares: what the model would score on
-    a test set that follows the client's distribution.
+    a test set that follows the client's distribution. A client of whose classes none is tested has none.
     """
-    if partition.client_tests is not None:
-        each = np.array([correct[own].mean() if len(own) else np.nan for own in partition.client_tests])
-    else:
-        known = np.array([a is not None for a in per_class])
-        counts = label_counts[:, known]
-        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        each = shares @ np.array([a for a in per_class if a is not None])
+    known = np.array([a is not None for a in per_class])
+    counts = label_counts[:, known]
+    totals = counts.sum(axis=1)
+    each = counts @ np.array([a for a in per_class if a is not None]) / np.where(totals, totals, np.nan)
+    for k, own in enumerate(partition.client_tests or ()):
+        if len(own):
+            each[k] = correct[own].mean()
     some = each[~np.isnan(each)]
+    if not len(some):
+        return {"mean": None, "std": None, "min": None, "worst10": None, "each": [None] * len(each)}
     worst = np.sort(some)[: max(1, len(some) // 10)]
     return {
         "mean": float(some.mean()),

@@ -24,10 +24,11 @@ from fedbraid.core.model import Model, outputs, refuse_random_outputs
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.round import Job, Server, begin, one_round
 from fedbraid.core.strand import Cohort, Setup, Strand
-from fedbraid.data.dataset import Dataset, Partition, check_data
+from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
 from fedbraid.engines.cpu import keep_freed_memory, one_thread
 from fedbraid.engines.local import Local, choose
+from fedbraid.engines.memory import free_memory
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
@@ -177,7 +178,9 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     else:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.engine.tf32
     dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
+    check_dataset(dataset)
     partition = given.partition or partition_of(config, dataset)
+    check_partition(dataset, partition)
     chain = given.chain or methods.parse(config.method, config.strands, given.strands)
     module = given.model or models.build(
         config.model.name,
@@ -187,7 +190,6 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
         seed=config.seed,
         **config.model.options,
     )
-    check_data(dataset, partition)
     check_needs(config, chain)
     _check_fit(config, chain, dataset, partition)
     model = Model.of(altered(module, chain)).to(dtype, device)
@@ -197,6 +199,7 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     with torch.no_grad():
         width = model.predict(w, buffers, clients.samples.inputs(clients.order[:2])).features.shape[-1]
     fixed = (config.sampling.clients or len(partition)) if config.sampling.scheme == "fixed" else None
+    _check_memory(fixed or max(1, int(config.sampling.rate * len(partition))), w)
     bins = clients.label_counts.shape[1]
     setup = Setup(
         w, buffers, model.layout, dataset.classes, bins, width, len(partition), fixed, config.rounds, config.seed
@@ -271,6 +274,17 @@ def _check_fit(config: Config, chain: Chain, dataset: Dataset, partition: Partit
         )
 
 
+def _check_memory(clients: int, w: Tensor) -> None:
+    """A round ends with every client's model in memory at once."""
+    needed, free = clients * w.numel() * w.element_size(), free_memory(w.device)
+    if needed > free:
+        fits = max(1, int(0.5 * free / (w.numel() * w.element_size())))
+        raise UserError(
+            f"the models of a round's {clients:,} clients take {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are "
+            f"free; set sampling.clients to {fits:,} or fewer"
+        )
+
+
 def _check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
     """That the network takes the samples and answers as it should, before the first round."""
     x = samples.inputs(torch.zeros(2, dtype=torch.int64, device=samples.x.device))
@@ -280,6 +294,11 @@ def _check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason})") from error
+    if not logits.isfinite().all():
+        raise UserError(
+            f"the network's answers to the first sample of {dataset.name} are not finite; look at its weights, and at "
+            "the data set's mean and std"
+        )
     if logits.shape != (2, dataset.classes):
         raise UserError(
             f"the network answers two samples with logits of shape {tuple(logits.shape)}; "

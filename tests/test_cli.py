@@ -164,3 +164,31 @@ def test_no_gpu_is_said(fedbraid):
     if not torch.cuda.is_available():
         code, _, err = fedbraid("run", "--device", "cuda")
         assert code == 2 and "no GPU" in err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 13.0 TiB for an array"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA out of memory. Tried to allocate 9.00 GiB"),
+    ],
+)
+def test_too_little_memory_is_a_sentence(monkeypatch, capsys, error):
+    def needs_too_much():
+        raise error
+
+    monkeypatch.setattr("fedbraid.cli.app", needs_too_much)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "this needs more memory than there is" in capsys.readouterr().err
+
+
+def test_other_failures_keep_their_traceback(monkeypatch):
+    def broken():
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("fedbraid.cli.app", broken)
+    with pytest.raises(RuntimeError, match="a defect"):
+        main()

@@ -1,15 +1,20 @@
 """Clients that are lost in the middle of a round, that come late, and classes in groups."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from helpers import SIZES, advanced, apart, federation, held, identical, toy
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fedbraid as fb
 from fedbraid.core import sampling
+from fedbraid.data.dataset import Partition
 from fedbraid.errors import UserError
 from fedbraid.evaluation import by_group
+from fedbraid.evaluation import per_client as client_scores
 from fedbraid.experiment import Experiment
 
 HALF = {"clients": 5, "dropout": 0.5}
@@ -163,3 +168,96 @@ def test_groups_of_classes_are_scored_by_the_mean_of_their_classes():
         "middle": 1.0,
         "tail": None,
     }
+
+
+def test_clients_without_test_samples_are_scored_by_their_labels():
+    dataset, partition = toy()
+    tests = tuple(np.arange(5) if k == 2 else np.empty(0, dtype=np.int64) for k in range(len(SIZES)))
+    per_client = {"evaluate": {"per_client": True}}
+    mixed = federation("fedavg", data=(dataset, replace(partition, client_tests=tests)), **per_client).advance()
+    plain = federation("fedavg", data=(dataset, partition), **per_client).advance()
+    ours, theirs = mixed["client_accuracy"]["each"], plain["client_accuracy"]["each"]
+    assert [k for k in range(len(SIZES)) if ours[k] != theirs[k]] in ([2], [])
+    assert ours[2] in {0.0, 0.2, 0.4, 0.6, 0.8, 1.0} and None not in ours
+    assert mixed["client_accuracy"]["mean"] == pytest.approx(np.mean(ours))
+    assert client_scores([0.5, None], np.zeros(0), Partition(partition.clients[:1]), np.array([[0, 3]])) == {
+        "mean": None,
+        "std": None,
+        "min": None,
+        "worst10": None,
+        "each": [None],
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"x": "nan"}, "training sample 3 is not finite"),
+        ({"std": (0.0,)}, "std is 0; samples are divided by it"),
+        ({"mean": (1.0, 2.0)}, "mean must be one finite number, or one for each of 4 channels"),
+        ({"mean": (np.nan,)}, "mean must be one finite number"),
+        ({"users": np.arange(3)}, "37 training samples but 3 users"),
+        ({"x": "list"}, "training samples are list; they must be a numpy array of numbers"),
+        ({"x": "object"}, "training samples are object; they must be"),
+        ({"test": "other shape"}, r"training samples have shape \(4,\) and its test samples \(5,\)"),
+        ({"clients": "negative"}, "client 1 holds training sample -1, but toy has 0 to 36"),
+        ({"clients": "floats"}, "client 0's training samples must be whole numbers, not float64"),
+        ({"client_tests": "few"}, "6 clients, but test samples of 1"),
+        ({"client_tests": "far"}, "client 0 holds test sample 99, but toy has 0 to 19"),
+        ({"noise": (0.1,)}, "6 clients, but noise for 1"),
+    ],
+)
+def test_data_that_cannot_be_trained_on_is_refused_before_the_first_round(changed, sentence):
+    dataset, partition = toy()
+    train, x = dataset.train, dataset.train.x.copy()
+    for what, how in changed.items():
+        if what == "x":
+            x[3, 1] = np.nan
+            strange = {"nan": x, "list": x.tolist(), "object": x.astype(object)}[how]
+            dataset = replace(dataset, train=replace(train, x=strange))
+        elif what == "users":
+            dataset = replace(dataset, train=replace(train, users=how))
+        elif what == "test":
+            dataset = replace(dataset, test=replace(dataset.test, x=np.zeros((20, 5))))
+        elif what in ("mean", "std"):
+            dataset = replace(dataset, **{what: how})
+        elif what == "clients":
+            wrong = {"negative": np.array([-1, 2]), "floats": np.array([0.0, 1.0])}[how]
+            place = 1 if how == "negative" else 0
+            partition = replace(partition, clients=(*partition.clients[:place], wrong, *partition.clients[place + 1 :]))
+        elif what == "client_tests":
+            shares = (np.array([1]),) if how == "few" else (np.array([99]),) * 6
+            partition = replace(partition, client_tests=shares)
+        else:
+            partition = replace(partition, noise=how)
+    with pytest.raises(UserError, match=sentence):
+        federation("fedavg", data=(dataset, partition))
+
+
+def test_a_network_that_answers_nonsense_is_told_apart_from_one_that_draws():
+    network = torch.nn.Linear(4, 3)
+    torch.nn.init.constant_(network.weight, np.nan)
+
+    class Broken(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = network
+
+        def forward(self, x):
+            return fb.Outputs(self.head(x), x)
+
+    with pytest.raises(UserError, match="answers to the first sample of toy are not finite"):
+        federation("fedavg", module=Broken())
+
+
+def test_a_round_too_large_for_memory_is_refused_with_what_fits(monkeypatch):
+    monkeypatch.setattr("fedbraid.experiment.free_memory", lambda device: 1000)
+    with pytest.raises(UserError, match=r"6 clients take .* set sampling.clients to \d or fewer"):
+        federation("fedavg")
+    monkeypatch.setattr("fedbraid.experiment.free_memory", lambda device: 10**9)
+    federation("fedavg")
+
+
+def test_plans_that_cannot_be_held_are_refused():
+    with pytest.raises(UserError, match="1,000,000,000 epochs or steps in a round; at most 1,000,000"):
+        federation("fedavg", local={"steps": 10**9})

@@ -98,7 +98,8 @@ def refuse_random_outputs(model: Model, x: Tensor) -> None:
         for seed in (0, 1):
             torch.manual_seed(seed)
             seen.append(outputs(copy.deepcopy(model.training)(x)).logits)
-    if not torch.equal(*seen):
+    once, again = seen
+    if not torch.allclose(once, again, rtol=0, atol=0, equal_nan=True):
         raise UserError(
             "the network's outputs differ from call to call: it draws from torch's global generator (dropout?), "
             "so seeds would not reproduce; leave that out"

@@ -14,6 +14,8 @@ from fedbraid.errors import UserError
 
 Ints = NDArray[np.int64]
 AS_THEY_ARE = Augment()
+MOST = 1_000_000
+"""Local epochs or steps in one round; a plan holds them all."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class LocalWork:
                 f"local work needs batch >= 0, epochs >= 1 and steps >= 0, got batch={self.batch}, "
                 f"epochs={self.epochs}, steps={self.steps}"
             )
+        if most > MOST:
+            raise UserError(f"local work of {most:,} epochs or steps in a round; at most {MOST:,} are planned at once")
         if not 0 <= self.least <= most:
             raise UserError(f"local.least is {self.least}; it must lie between 1 and {most} (0 = no stragglers)")
 

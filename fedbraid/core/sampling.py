@@ -18,12 +18,19 @@ def fixed(population: int, clients: int, *, seed: int, round: int) -> Ints:
 
 
 def bernoulli(population: int, rate: float, *, seed: int, round: int) -> Ints:
-    """Everybody with probability `rate`; drawn again while nobody comes."""
+    """Everybody with probability `rate`, given that somebody comes.
+
+    Drawing again while nobody comes would have the same law, and would not end at tiny rates. So the first who comes is
+    drawn from its own law, and those after it come or not.
+    """
     rng = stream(seed, "sampling", round=round)
-    while True:
-        chosen = np.flatnonzero(rng.random(population) < rate)
-        if len(chosen):
-            return chosen
+    if rate >= 1:
+        return np.arange(population)
+    nobody = population * np.log1p(-rate)  # the logarithm of its probability
+    first = min(int(np.log1p(rng.random() * np.expm1(nobody)) / np.log1p(-rate)), population - 1)
+    comes = rng.random(population) < rate
+    comes[:first], comes[first] = False, True
+    return np.flatnonzero(comes)
 
 
 def arrivals(population: int, late: float, first: int, last: int, *, seed: int) -> Ints:

@@ -73,29 +73,84 @@ class Partition:
         return np.stack([np.bincount(labels[c], minlength=classes) for c in self.clients])
 
 
-def check_data(dataset: Dataset, partition: Partition) -> None:
-    """What engines rely on, said in a sentence where it does not hold."""
+def check_dataset(dataset: Dataset) -> None:
+    """What partitions, networks and engines rely on, said in a sentence where it does not hold."""
     for name, split in (("training", dataset.train), ("test", dataset.test)):
-        if len(split.x) != len(split.y):
-            raise UserError(f"{dataset.name} has {len(split.x)} {name} samples but {len(split.y)} labels")
-        if not len(split):
-            raise UserError(f"{dataset.name} has no {name} samples; give at least one")
-        if split.y.ndim != 1:
-            raise UserError(f"{dataset.name}'s {name} labels have shape {split.y.shape}; they must be one number each")
-        whole = np.issubdtype(split.y.dtype, np.integer)
-        if dataset.task == "classification" and not whole:
-            raise UserError(f"{dataset.name}'s {name} labels are {split.y.dtype}; class labels must be whole numbers")
-        if dataset.task == "classification" and not 0 <= split.y.min() <= split.y.max() < dataset.classes:
-            raise UserError(
-                f"{dataset.name}'s {name} labels lie in {split.y.min()}..{split.y.max()}; "
-                f"with {dataset.classes} classes they must lie in 0..{dataset.classes - 1}"
-            )
+        _check_split(dataset, name, split)
+    if dataset.test.x.shape[1:] != dataset.train.x.shape[1:]:
+        raise UserError(
+            f"{dataset.name}'s training samples have shape {dataset.shape} and its test samples "
+            f"{tuple(dataset.test.x.shape[1:])}; they must be alike"
+        )
     if dataset.task == "regression" and dataset.classes != 1:
         raise UserError(f"a regression has classes=1, not {dataset.classes}")
+    channels = dataset.shape[0] if dataset.shape else 1
+    for name, values in (("mean", dataset.mean), ("std", dataset.std)):
+        if len(values) not in (1, channels) or not np.isfinite(values).all():
+            raise UserError(
+                f"{dataset.name}'s {name} must be one finite number, or one for each of {channels} channels"
+            )
+    if min(dataset.std) <= 0:
+        raise UserError(
+            f"{dataset.name}'s std is {min(dataset.std):g}; samples are divided by it, so it must be above 0"
+        )
+
+
+def _check_split(dataset: Dataset, name: str, split: Split) -> None:
+    for what, values in (("samples", split.x), ("labels", split.y)):
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
+            kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+            raise UserError(f"{dataset.name}'s {name} {what} are {kind}; they must be a numpy array of numbers")
+    if len(split.x) != len(split.y):
+        raise UserError(f"{dataset.name} has {len(split.x)} {name} samples but {len(split.y)} labels")
+    if not len(split):
+        raise UserError(f"{dataset.name} has no {name} samples; give at least one")
+    if split.y.ndim != 1:
+        raise UserError(f"{dataset.name}'s {name} labels have shape {split.y.shape}; they must be one number each")
+    if split.users is not None and len(split.users) != len(split):
+        raise UserError(f"{dataset.name} has {len(split)} {name} samples but {len(split.users)} users")
+    whole = np.issubdtype(split.y.dtype, np.integer)
+    if dataset.task == "classification" and not whole:
+        raise UserError(f"{dataset.name}'s {name} labels are {split.y.dtype}; class labels must be whole numbers")
+    if dataset.task == "classification" and not 0 <= split.y.min() <= split.y.max() < dataset.classes:
+        raise UserError(
+            f"{dataset.name}'s {name} labels lie in {split.y.min()}..{split.y.max()}; "
+            f"with {dataset.classes} classes they must lie in 0..{dataset.classes - 1}"
+        )
+    for what, values in (("sample", split.x), ("label", split.y)):
+        place = _not_finite(values)
+        if place is not None:
+            raise UserError(f"{dataset.name}'s {name} {what} {place} is not finite (NaN or infinite); leave it out")
+
+
+def _not_finite(values: Array) -> int | None:
+    """The first row that holds a number which is not finite; read in blocks, since arrays may be larger than memory."""
+    if values.dtype.kind != "f":
+        return None
+    block = max(1, (64 << 20) // max(1, values[:1].nbytes))
+    for start in range(0, len(values), block):
+        fine = np.isfinite(values[start : start + block]).reshape(len(values[start : start + block]), -1).all(axis=1)
+        if not fine.all():
+            return start + int(np.argmin(fine))
+    return None
+
+
+def check_partition(dataset: Dataset, partition: Partition) -> None:
+    """What engines rely on, said in a sentence where it does not hold."""
     if not len(partition):
         raise UserError("the partition has no clients; give at least one")
-    for k, own in enumerate(partition.clients):
-        if not len(own):
-            raise UserError(f"client {k} has no samples; leave it out of the partition")
-        if not 0 <= min(own) <= max(own) < len(dataset.train):
-            raise UserError(f"client {k} holds sample {max(own)}, but {dataset.name} has {len(dataset.train)}")
+    groups = [("training", partition.clients, len(dataset.train))]
+    groups += [("test", partition.client_tests, len(dataset.test))] if partition.client_tests is not None else []
+    for name, shares, total in groups:
+        if len(shares) != len(partition):
+            raise UserError(f"the partition has {len(partition)} clients, but {name} samples of {len(shares)}")
+        for k, own in enumerate(map(np.asarray, shares)):
+            if not len(own) and name == "training":
+                raise UserError(f"client {k} has no samples; leave it out of the partition")
+            if len(own) and own.dtype.kind not in "iu":
+                raise UserError(f"client {k}'s {name} samples must be whole numbers, not {own.dtype}")
+            if len(own) and not 0 <= own.min() <= own.max() < total:
+                outside = own.min() if own.min() < 0 else own.max()
+                raise UserError(f"client {k} holds {name} sample {outside}, but {dataset.name} has 0 to {total - 1}")
+    if partition.noise is not None and len(partition.noise) != len(partition):
+        raise UserError(f"the partition has {len(partition)} clients, but noise for {len(partition.noise)}")

@@ -1,5 +1,8 @@
 """Who takes part: the right number, nobody twice, by seed and round alone."""
 
+from collections import Counter
+from itertools import combinations
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,3 +42,26 @@ def test_rounds_and_seeds_differ():
     draws = [fixed(1000, 10, seed=s, round=t) for s in range(3) for t in range(3)]
     draws += [bernoulli(1000, 0.01, seed=s, round=t) for s in range(3) for t in range(3)]
     assert len({ids.tobytes() for ids in draws[:9]}) == len({ids.tobytes() for ids in draws[9:]}) == 9
+
+
+def test_bernoulli_has_the_law_of_drawing_again_while_nobody_comes():
+    rate, draws = 0.15, 30_000
+    seen = Counter(tuple(bernoulli(4, rate, seed=1, round=t).tolist()) for t in range(draws))
+    somebody = 1 - (1 - rate) ** 4
+    for size in range(1, 5):
+        for who in combinations(range(4), size):
+            expected = draws * rate**size * (1 - rate) ** (4 - size) / somebody
+            assert abs(seen[who] - expected) < 5 * np.sqrt(expected) + 3, who
+
+
+@given(st.integers(1, 1000), st.sampled_from([1e-300, 1e-17, 1e-12, 1e-6]), KEYS)
+def test_tiny_rates_end(population, rate, key):
+    ids = bernoulli(population, rate, **key)
+    assert len(ids) == 1 or rate == 1e-6
+    assert 0 <= ids[0] < population
+
+
+def test_of_very_rare_clients_any_may_come():
+    first = [int(bernoulli(10, 1e-12, seed=0, round=t)[0]) for t in range(3000)]
+    assert abs(np.bincount(first, minlength=10) - 300).max() < 5 * np.sqrt(300)
+    assert bernoulli(10, 1.0, seed=0, round=0).tolist() == list(range(10))
