@@ -10,11 +10,14 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from fedbraid.data.places import cache_directory
 from fedbraid.errors import UserError
 from fedbraid.files import flush
 
-VERSION = 1
+VERSION = 2
 """Raised when a decoder changes what it makes of the same files."""
 SPARE = 256 << 20
 """Bytes of disk that decoding leaves free."""
@@ -48,11 +51,12 @@ class Shelf:
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
         """A new array to fill."""
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         free = shutil.disk_usage(self.folder).free
         if size + SPARE > free:
+            needed = Decimal(size) / 2**30  # which may be beyond any float
             raise UserError(
-                f"decoding needs {size / 2**30:.1f} GiB in {self.folder.parent} and {free / 2**30:.1f} GiB are free; "
+                f"decoding needs {needed:.1f} GiB in {self.folder.parent} and {free / 2**30:.1f} GiB are free; "
                 "make room there, or name another place in FEDBRAID_CACHE"
             )
         file = self.folder / f"{name}.npy"
@@ -82,8 +86,22 @@ def decoded(name: str, sources: Sequence[Path], options: Mapping[str, Any], deco
     kept = _opened(place)
     if kept is None:
         with _only_one(places, place.name):
-            kept = _opened(place) or _made(place, decode)  # another process may have made it meanwhile
+            kept = _opened(place)  # another process may have made it meanwhile
+            if kept is None:
+                _sweep(places)
+                kept = _made(place, decode)
     return kept
+
+
+def regular(source: Path) -> os.stat_result:
+    """What the system knows of a file that can be read again and again, as pipes and devices cannot."""
+    try:
+        found = os.stat(source)
+    except OSError as error:
+        raise UserError(f"{source} cannot be read ({error.strerror})") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{source} is no regular file; data are read from files, not from folders, pipes or devices")
+    return found
 
 
 def _opened(place: Path) -> Decoded | None:
@@ -98,7 +116,7 @@ def _opened(place: Path) -> Decoded | None:
 
 
 def _made(place: Path, decode: Decode) -> Decoded:
-    beside = place.with_name(f".{place.name}.part")
+    beside = _beside(place)
     shutil.rmtree(beside, ignore_errors=True)  # what a killed process left; the lock says that nobody is at work
     try:
         with _writing(place.parent):
@@ -122,14 +140,49 @@ def _made(place: Path, decode: Decode) -> Decoded:
 @contextmanager
 def _only_one(places: Path, name: str) -> Iterator[None]:
     """One process at a time; the system opens the lock of a killed one."""
+    file = places / f".{name}.lock"
     with _writing(places):
         places.mkdir(parents=True, exist_ok=True)
-        lock = os.open(places / f".{name}.lock", os.O_RDWR | os.O_CREAT)
+        lock = _locked(file, fcntl.LOCK_EX)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
+        file.unlink(missing_ok=True)  # while it is held: see `_locked`
         os.close(lock)
+
+
+def _locked(file: Path, how: int) -> int:
+    """A lock on `file`. Its holder removes the file, so whoever got the lock of one that is gone tries the new one."""
+    while True:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, how)
+            if os.path.samestat(os.fstat(lock), os.stat(file)):
+                return lock
+        except FileNotFoundError:  # removed by who held it
+            pass
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _beside(place: Path) -> Path:
+    return place.with_name(f".{place.name}.part")
+
+
+def _sweep(places: Path) -> None:
+    """Clears away the halves and the locks that killed processes left: where a lock is free, nobody is at work."""
+    left = [entry for entry in places.iterdir() if entry.name[0] == "." and entry.suffix in (".part", ".lock")]
+    for name in {entry.stem[1:] for entry in left}:
+        file = places / f".{name}.lock"
+        with suppress(OSError):  # somebody is at work, or what is left is another user's
+            lock = _locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                shutil.rmtree(_beside(places / name), ignore_errors=True)
+                file.unlink(missing_ok=True)
+            finally:
+                os.close(lock)
 
 
 @contextmanager
@@ -159,9 +212,7 @@ def _reserve(file: Path) -> None:
 def _digest(sources: Sequence[Path], options: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps([VERSION, dict(options)], sort_keys=True, default=str).encode())
     for source in sources:
-        try:
-            found = os.stat(source)
-        except OSError as error:
-            raise UserError(f"{source} cannot be read ({error.strerror})") from error
-        digest.update(f"{os.path.abspath(source)}|{found.st_size}|{found.st_mtime_ns}\n".encode())
+        found = regular(source)
+        digest.update(os.fsencode(os.path.abspath(source)))  # a name may be any bytes
+        digest.update(f"|{found.st_size}|{found.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]

@@ -6,6 +6,9 @@ None of it depends on a run's seed, so that accuracies stay comparable between s
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Real
+from sys import float_info
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +16,10 @@ from fedbraid.core.random import stream
 from fedbraid.data.dataset import Array, Dataset, Split
 from fedbraid.data.shares import Indices
 from fedbraid.errors import UserError
-from fedbraid.registry import positive, whole
+from fedbraid.registry import whole
+
+MOST_PIXELS = 1024
+"""A side of a scaled image; the images of a whole set have to fit into memory."""
 
 
 def shaped(
@@ -40,6 +46,8 @@ def shaped(
             raise UserError(
                 f"pixels scales images, but {dataset.name}'s samples have shape {dataset.shape}; leave it out"
             )
+        if pixels > MOST_PIXELS:
+            raise UserError(f"pixels must be at most {MOST_PIXELS} a side, not {pixels}")
         train, test = (replace(split, x=scaled(split.x, pixels)) for split in (train, test))
     return replace(dataset, train=train, test=test)
 
@@ -73,7 +81,12 @@ def scaled(images: Array, pixels: int) -> Array:
 
     kind = np.uint8 if images.dtype == np.uint8 else np.float32
     is_colour = kind == np.uint8 and images.shape[1] == 3  # one picture instead of three takes half the time
-    made = np.empty((*images.shape[:2], pixels, pixels), dtype=kind)
+    try:
+        made = np.empty((*images.shape[:2], pixels, pixels), dtype=kind)
+    except MemoryError:
+        raise UserError(
+            f"{len(images)} images of {pixels}x{pixels} pixels do not fit into memory; fewer pixels or samples might"
+        ) from None
     for image, out in zip(images, made, strict=True):
         if is_colour:
             out[:] = square(np.ascontiguousarray(image.transpose(1, 2, 0))).transpose(2, 0, 1)
@@ -84,11 +97,7 @@ def scaled(images: Array, pixels: int) -> Array:
 
 def _fewer(dataset: Dataset, split: Split, prefix: str, rho: float, samples: int) -> Split:
     """The split cut to a long tail and to a number; `prefix` is what its options' names begin with."""
-    rho, samples = positive(f"{prefix}long_tail", rho), whole(f"{prefix}samples", samples, 0)
-    if rho < 1:
-        raise UserError(
-            f"{prefix}long_tail is how much rarer the last class is than the first, such as 10, not {rho:g}"
-        )
+    rho, samples = _rarity(f"{prefix}long_tail", rho), whole(f"{prefix}samples", samples, 0)
     if rho > 1 and dataset.task != "classification":
         raise UserError(f"{prefix}long_tail needs classes, and {dataset.name} is a regression; leave it out")
     kinds = split.y if dataset.task == "classification" else np.zeros(len(split), dtype=np.int64)
@@ -110,6 +119,16 @@ def _fewer(dataset: Dataset, split: Split, prefix: str, rho: float, samples: int
         return split  # nothing is copied: the samples may be on disk
     chosen = _chosen(kinds, kept, stream(0, f"{prefix}shape"))
     return Split(split.x[chosen], split.y[chosen], None if split.users is None else split.users[chosen])
+
+
+def _rarity(name: str, value: Any) -> float:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if is_number and 1 <= value <= float_info.max:
+        return float(value)
+    raise UserError(
+        f"{name} is how much rarer the last class is than the first: a finite number of at least 1, such as 10, "
+        f"not {value!r}"
+    )
 
 
 def _chosen(kinds: Array, kept: Indices, rng: np.random.Generator) -> Indices:

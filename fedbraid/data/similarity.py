@@ -30,17 +30,20 @@ def similarity(
         raise UserError(f"s is the share of samples that are dealt at random, such as 0.1, and at most 1, not {s:g}")
     if not isinstance(split_test, bool):
         raise UserError(f"split_test must be true or false, not {split_test!r}")
-    most = max(*_parts(len(labels), s))
+    most, most_tested = (max(_parts(len(y), s)) for y in (labels, test_labels))
     if clients > most:
+        works = min(most, most_tested) if split_test else most
         raise UserError(
-            f"{clients} clients cannot each have a piece of {len(labels)} samples at s={s:g}; clients={most} would work"
+            f"{clients} clients cannot each have a piece of {len(labels)} samples at s={s:g}; "
+            f"clients={works} would work"
         )
     shares = _split(labels, clients, rng, s)
     if not split_test:
         return Partition(shares)
-    if clients > max(*_parts(len(test_labels), s)):
+    if clients > most_tested:
         raise UserError(
-            f"{len(test_labels)} test samples at s={s:g} are too few for {clients} clients; split_test=false would work"
+            f"{len(test_labels)} test samples at s={s:g} are too few for {clients} clients; "
+            f"clients={most_tested} or split_test=false would work"
         )
     return Partition(shares, client_tests=_split(test_labels, clients, rng, s))
 

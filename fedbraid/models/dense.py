@@ -15,6 +15,17 @@ from fedbraid.models.projection import projection_head
 from fedbraid.models.takes import Shape
 from fedbraid.registry import whole
 
+WIDEST = 10**6
+"""Outputs of a layer: more than any network here has, and few enough for torch to count a layer's bytes."""
+
+
+def width(name: str, value: object) -> int:
+    """How many outputs a layer has."""
+    number = whole(name, value)
+    if number > WIDEST:
+        raise UserError(f"{name} must be at most {WIDEST:,}, not {value!r}")
+    return number
+
 
 def logistic(shape: Shape, classes: int) -> nn.Module:
     return Dense(shape, classes, ())
@@ -23,7 +34,7 @@ def logistic(shape: Shape, classes: int) -> nn.Module:
 def mlp(shape: Shape, classes: int, hidden: Sequence[int] = (64,), projection: int = 0) -> nn.Module:
     if not isinstance(hidden, Sequence) or isinstance(hidden, str) or not hidden:
         raise UserError(f"hidden must be a list of layer widths such as [64], not {hidden!r}")
-    return Dense(shape, classes, tuple(whole("each width in hidden", width) for width in hidden), projection)
+    return Dense(shape, classes, tuple(width("each width in hidden", each) for each in hidden), projection)
 
 
 class Dense(nn.Module):

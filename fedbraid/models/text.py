@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from fedbraid.errors import UserError
+from fedbraid.models.dense import width
 from fedbraid.models.outputs import Outputs
 from fedbraid.models.projection import projection_head
 from fedbraid.models.recurrence import Lstm
@@ -27,7 +28,7 @@ def textcnn(
     shape: Shape, classes: int, tokens: Sequence[str], embedding: int = 32, filters: int = 100, projection: int = 0
 ) -> nn.Module:
     embedded = embedding_of(tokens, embedding, frozen=False, vectors=None)
-    return TextCnn(classes, embedded, whole("filters", filters), projection)
+    return TextCnn(classes, embedded, width("filters", filters), projection)
 
 
 def lstm(
@@ -44,7 +45,7 @@ def lstm(
     if not isinstance(frozen, bool):
         raise UserError(f"frozen must be true or false, not {frozen!r}")
     embedded = embedding_of(tokens, embedding, frozen, vectors)
-    return Recurrent(classes, embedded, whole("hidden", hidden), whole("layers", layers), projection)
+    return Recurrent(classes, embedded, width("hidden", hidden), whole("layers", layers), projection)
 
 
 class TextCnn(nn.Module):
@@ -92,14 +93,14 @@ class Recurrent(nn.Module):
         return Outputs(self.head(last), last)
 
 
-def embedding_of(tokens: Sequence[str], width: int, frozen: bool, vectors: str | PathLike[str] | None) -> nn.Embedding:
+def embedding_of(tokens: Sequence[str], size: int, frozen: bool, vectors: str | PathLike[str] | None) -> nn.Embedding:
     """A vector for each token: random, or from the file `vectors` where it knows the token. Padding is zeros."""
-    embedding = nn.Embedding(len(tokens), whole("embedding", width), padding_idx=0)
+    embedding = nn.Embedding(len(tokens), width("embedding", size), padding_idx=0)
     if vectors is not None:
         places = {token: place for place, token in enumerate(tokens) if place}
         with torch.no_grad():
             embedding.weight[1:].normal_(std=UNKNOWN)
-            for token, vector in read_vectors(vectors, width, places).items():
+            for token, vector in read_vectors(vectors, size, places).items():
                 embedding.weight[places[token]] = torch.tensor(vector)
     embedding.weight.requires_grad_(not frozen)
     return embedding

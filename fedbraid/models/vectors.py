@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
-from os import PathLike
 from pathlib import Path
+
+import torch
 
 from fedbraid.errors import UserError
 
 Vectors = dict[str, list[float]]
+LARGEST = torch.finfo(torch.float32).max
 
 
-def read_vectors(path: str | PathLike[str], width: int, words: Collection[str]) -> Vectors:
+def read_vectors(path: str | os.PathLike[str], width: int, words: Collection[str]) -> Vectors:
     """The vectors of those `words` that the file has."""
-    file = Path(path)
-    if not file.is_file():
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"vectors must name a text file of word vectors, such as GloVe's, not {path!r}")
+    file = Path(os.path.expanduser(path))
+    if not os.path.isfile(file):
         raise UserError(f"there is no file {file}; vectors names a text file of word vectors, such as GloVe's")
     with file.open(encoding="utf-8", errors="replace") as lines:
         found = dict(_vectors(file, lines, width, words))
@@ -40,5 +45,7 @@ def _vectors(file: Path, lines: Iterator[str], width: int, words: Collection[str
             vector = [float(value) for value in values]
         except ValueError:
             raise UserError(f"line {number} of {file} is not a word and {width} numbers") from None
+        if not all(-LARGEST <= value <= LARGEST for value in vector):
+            raise UserError(f"line {number} of {file} has a number that is not finite or does not fit 32 bits")
         if word in words:
             yield word, vector

@@ -56,16 +56,18 @@ def test_what_is_written_is_read(tmp_path_factory, holders):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("sample,client\n0,a\n1,a\n2,a\n4,a\n", "has a sample 4, but the training samples are numbered from 0 to 3"),
-        ("sample,client\n0,a\n1,a\n-1,a\n", "has a sample '-1'; samples are whole numbers from 0 to 3"),
-        ("sample,client\n0,a\n1,a\n²,a\n", "has a sample '²'; samples are whole numbers"),
+        ("sample,client\n0,a\n1,a\n2,a\n4,a\n", "line 5 has the sample '4'; samples are whole numbers from 0 to 3"),
+        ("sample,client\n0,a\n1,a\n-1,a\n", "line 4 has the sample '-1'; samples are whole numbers from 0 to 3"),
+        ("sample,client\n0,a\n1,a\n²,a\n", "has the sample '²'; samples are whole numbers"),
+        (f"sample,client\n{'9' * 5000},a\n", r"line 2 has the sample '9{36}\.\.\.'; samples are whole numbers"),
         ("sample,client\n0,a\n1,a\n1,b\n2,a\n3,b\n", "has sample 1 in 2 rows; a sample has one client"),
         ("sample,client\n0,a\n3,b\n", "has no row for 2 training samples, such as 1; every one needs a row"),
         ("sample,client\n", "has no row for 4 training samples"),
         ("client\na\nb\n", "has 2 rows for 4 training samples; without a column 'sample'"),
-        ("sample,owner\n0,a\n", "has no column 'client' .* its columns are 'sample', 'owner'"),
-        ("", "has no column 'client' .* its columns are none"),
-        ("client\n,\n", r"cannot be read as a CSV file \(the row ',' has 2 cells under 1 headings\)"),
+        ("sample,owner\n0,a\n", "has no column 'client'; its columns are sample, owner"),
+        ("", "is empty; its first line must name the columns"),
+        ("client\n,\n", "line 2 has 2 cells; it must have 1"),
+        ('client\n"a\n', "line 2 is not CSV"),
         ("sample,client\n0,\n1,\n2,\n3,\n", "names no client"),
     ],
 )
@@ -75,17 +77,36 @@ def test_mistakes_are_answered_in_a_sentence(tmp_path, text, sentence):
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_none_are_refused(tmp_path):
+@pytest.mark.parametrize("path", ["", 5, None, ["clients.csv"]])
+def test_a_path_is_needed(path):
     with pytest.raises(UserError, match=r"such as path=clients.csv"):
-        read("")
-    with pytest.raises(UserError, match="there is no file"):
-        read(str(tmp_path / "nothing.csv"))
-    with pytest.raises(UserError, match="there is no file"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["nothing.csv", "n" * 5000, "nul\0"])
+def test_files_that_are_not_there_are_refused(tmp_path, name):
+    with pytest.raises(UserError, match=r"path names .*, which is not there"):
+        read(str(tmp_path / name))
+    with pytest.raises(UserError, match="is no regular file"):
         read(str(tmp_path))
-    packed = tmp_path / "packed.csv"
-    packed.write_bytes(gzip.compress(b"client\na\n"))
-    with pytest.raises(UserError, match="cannot be read as a CSV file"):
-        read(str(packed))
+
+
+def test_a_path_may_begin_at_home_and_a_file_may_be_packed(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "packed.csv").write_bytes(gzip.compress(b"client\na\nb\nb\na\n"))
+    assert shares(read("~/packed.csv")) == [[0, 3], [1, 2]]
+
+
+def test_a_file_is_read_within_the_limits_of_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedbraid.data.formats.streams.LONGEST", 10)
+    with pytest.raises(UserError, match="line 2 is longer than 10 bytes"):
+        read(written(tmp_path, f"client\n{'a' * 11}\n"))
+
+
+def test_numbered_clients_are_ordered_by_size_whatever_their_length(tmp_path):
+    names = ["9" * 5000, "10", "9", "007", "7", "1" + "0" * 5000, "0"]
+    made = read(written(tmp_path, "client\n" + "\n".join(names) + "\n"), len(names))
+    assert made.recipe["names"] == ["0", "007", "7", "9", "10", "9" * 5000, "1" + "0" * 5000]
 
 
 def test_the_number_of_clients_may_be_given_if_it_is_right(tmp_path):
@@ -117,11 +138,11 @@ def test_parquet_is_read_like_csv(tmp_path):
     assert shares(made) == [[0, 1], [3]]
     assert made.recipe == {"names": ["9", "12"]}
     (tmp_path / "broken.parquet").write_bytes(b"sample,client")
-    with pytest.raises(UserError, match="cannot be read as a Parquet file"):
+    with pytest.raises(UserError, match=r"broken.parquet is no whole Parquet file"):
         read(str(tmp_path / "broken.parquet"))
 
 
 def test_parquet_without_pyarrow_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(UserError, match="needs pyarrow: pip install pyarrow, or give a CSV file"):
-        read(str(tmp_path / "clients.parquet"))
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"clients.parquet needs pyarrow to be read"):
+        read(written(tmp_path, "", "clients.parquet"))

@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from fedbraid.data.cache import decoded
+from fedbraid.data.cache import _only_one, decoded
 from fedbraid.data.places import cache_directory
 from fedbraid.errors import UserError
 
@@ -141,6 +142,32 @@ def test_a_full_disk_is_refused_before_anything_is_decoded(cache, source, monkey
     assert entries(cache) == []
 
 
+@pytest.mark.parametrize("length", [10**10, 10**30, 10**400])
+def test_absurd_sizes_are_refused_as_too_large_for_the_disk(cache, source, length):
+    gibibytes = f"{length * length * 8 // 2**30}"[:20]
+    with pytest.raises(UserError, match=rf"\Adecoding needs {gibibytes}\d*\.\d GiB in .* GiB are free; [^\n]*\Z"):
+        decoded("set", [source], {}, lambda shelf: shelf.array("large", (length, length), np.int64))
+
+
+def test_sources_that_are_no_files_are_refused(cache, tmp_path):
+    os.mkfifo(tmp_path / "z.png")
+    for name in ("z.png", "."):
+        with pytest.raises(UserError, match=r"is no regular file; data are read from files"):
+            decoded("set", [tmp_path / name], {}, Decoder())
+
+
+def test_names_may_be_any_bytes(cache, tmp_path):
+    decode = Decoder()
+    for name in (b"caf\xe9", b"caf\xe8"):
+        try:
+            (tmp_path / os.fsdecode(name)).write_bytes(b"")
+        except OSError:
+            pytest.skip("this file system takes no other names")
+        os.utime(tmp_path / os.fsdecode(name), ns=(0, 0))
+        decoded("set", [tmp_path / os.fsdecode(name)], {}, decode)
+    assert decode.calls == 2
+
+
 def test_a_disk_that_fills_meanwhile_is_a_sentence_and_no_crash(cache, source, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -211,6 +238,42 @@ def test_a_killed_process_leaves_nothing_that_counts(cache, source, other_proces
     assert np.array_equal(decoded("set", [source], {}, decode).arrays["values"], VALUES)
     assert decode.calls == 1
     assert len(entries(cache)) == 1  # the half has been cleared away
+
+
+def test_any_decoding_clears_away_what_killed_processes_left(cache, source, other_process):
+    other_process.kill()
+    other_process.wait()
+    (cache / ".set-done.lock").touch()
+    (left,) = entries(cache)
+    assert left.endswith(".part")
+    decoded("other", [source], {}, Decoder())
+    assert [entry.name[:6] for entry in cache.iterdir()] == ["other-"]
+
+
+def test_what_another_process_is_making_stays(cache, source, other_process):
+    (begun,) = entries(cache)
+    decoded("other", [source], {}, Decoder())
+    assert begun in entries(cache)
+    source.with_name("go").touch()
+    assert other_process.wait() == 0
+    assert sorted(entry.name[:4] for entry in cache.iterdir()) == ["othe", "set-"]
+    assert list(decoded("set", [source], {}, Decoder()).arrays["values"]) == [7] * 1000
+
+
+def test_locks_that_their_holders_remove_still_let_in_one_at_a_time(cache):
+    inside, most = [], []
+
+    def enter(_):
+        with _only_one(cache, "set"):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.001)
+            inside.pop()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(enter, range(200)))
+    assert most == [1] * 200
+    assert list(cache.iterdir()) == []
 
 
 def test_of_two_processes_one_decodes_and_both_have_it(cache, source, other_process):

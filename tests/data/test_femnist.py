@@ -64,6 +64,7 @@ def test_both_forms_hold_the_same(tmp_path):
         ({"x": [[0.5] * 784, [0.5]]}, "samples that are not 784 numbers"),
         ({"x": [["a"] * 784] * 2}, "samples that are not 784 numbers"),
         ({"x": [[None] * 784] * 2}, "not between 0 and 1|not 784 numbers"),
+        ({"x": [[10**400] * 784] * 2}, "samples that are not 784 numbers"),
         ({"x": [[1.5] * 784] * 2}, "pixels that are not between 0 and 1"),
         ({"x": [[-0.1] * 784] * 2}, "pixels that are not between 0 and 1"),
         ({"y": [0, 62]}, r"labels that are not whole numbers in 0\.\.61"),
@@ -91,6 +92,9 @@ def test_an_empty_part_is_refused(tmp_path):
     ("changes", "reason"),
     [
         ({"users": None}, "lacks the array 'users'"),
+        ({"users": np.array("f0014_19")}, r"users must be a list of names or numbers, not <U8 \[\]"),
+        ({"users": np.array([WRITERS])}, r"users must be a list of names or numbers, not <U8 \[1, 2\]"),
+        ({"users": np.zeros(2)}, "users must be a list of names or numbers, not float64"),
         ({"x": X[:, :100]}, r"x must be bytes \[n, 784\], not uint8 \[6, 100\]"),
         ({"x": X / 255}, r"x must be bytes \[n, 784\], not float64"),
         ({"y": np.arange(5)}, "y must have one value for each of the 6 images"),

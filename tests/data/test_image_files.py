@@ -172,6 +172,24 @@ def test_more_than_8_bits_are_refused_rather_than_clipped(tmp_path):
         decode_image(tmp_path / "deep.png", FRAME)
 
 
+def test_sizes_that_no_file_may_have_cannot_be_asked_for():
+    Frame(3, 8192, 8192)
+    with pytest.raises(UserError, match="images of 20000 x 20000 pixels are asked for; 67,108,864 are the most"):
+        Frame(3, 20000, 20000, "crop")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    def forbidden(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(UserError, match=r"folder.png cannot be read \(Is a directory"):
+        decode_image(tmp_path / "folder.png", FRAME)
+    monkeypatch.setattr(Image, "open", forbidden)
+    with pytest.raises(UserError, match=r"image.png cannot be read \(Permission denied"):
+        decode_image(tmp_path / "image.png", FRAME)
+
+
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere.png cannot be decoded as an image .*No such file"):
+    with pytest.raises(UserError, match=r"nowhere.png cannot be read \(No such file"):
         decode_image(tmp_path / "nowhere.png", FRAME)

@@ -1,12 +1,16 @@
 """Sets that come as folders of image files: CINIC-10, Tiny ImageNet, ImageNet-100, a user's own."""
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedbraid import data
 from fedbraid.data.formats.folders import class_folders, images_by_class
+from fedbraid.data.formats.images import Frame
 from fedbraid.data.sets.cifar_labels import CIFAR10
+from fedbraid.data.sets.decoding import decoded_images
 from fedbraid.errors import UserError
 
 
@@ -178,13 +182,67 @@ def test_a_share_of_every_class_is_held_out(own):
 
 
 def test_the_same_files_are_labelled_anew_when_the_classes_change(own):
+    for classes, first in ((("cat", "dog"), 0), (("ant", "cat", "dog"), 1)):
+        images = images_by_class(own, classes)
+        kept = decoded_images("folder", Frame(3, 32, 32), images, images)
+        assert kept.arrays["train_y"].tolist() == [first] * 5 + [first + 1] * 10
+
+
+def test_a_class_folder_without_images_is_told(own):
+    save(own / "ant/deeper/1.png", 1)
+    with pytest.raises(UserError, match=r"own/ant holds no images; put some right into it, or leave the folder out"):
+        data.load("folder", path=str(own))
+
+
+def test_links_to_class_folders_are_followed(own, tmp_path):
+    for k in range(5):
+        save(tmp_path / "elsewhere" / f"{k}.png", 200 + k)
+    (own / "ant").symlink_to(tmp_path / "elsewhere")
+    (own / "gone").symlink_to(tmp_path / "nowhere")
+    made = data.load("folder", path=str(own))
+    assert made.labels == ("ant", "cat", "dog")
+    assert {*values(made.train), *values(made.test)} >= {*range(200, 205)}
+
+
+def test_names_that_are_not_utf_8_are_refused_for_classes_and_taken_for_images(own):
     before = data.load("folder", path=str(own))
-    (own / "ant").mkdir()
-    after = data.load("folder", path=str(own))
-    assert after.labels == ("ant", "cat", "dog")
-    assert sorted(zip(values(after.train), after.train.y, strict=True)) == sorted(
-        zip(values(before.train), before.train.y + 1, strict=True)
-    )
+    try:
+        save(own / "cat" / os.fsdecode(b"caf\xe9.png"), 150)
+    except OSError:
+        pytest.skip("this file system takes no other names")
+    made = data.load("folder", path=str(own))
+    assert len(made.train) + len(made.test) == len(before.train) + len(before.test) + 1
+    (own / os.fsdecode(b"caf\xe9")).mkdir()
+    with pytest.raises(UserError, match=r"own has the class folder b'caf\\xe9', which is not UTF-8; rename it"):
+        data.load("folder", path=str(own))
+
+
+@pytest.mark.parametrize("options", [{}, {"pixels": 8}])
+def test_pipes_among_the_images_are_refused_and_not_waited_for(own, options):
+    for name in ("cat/0.png", "cat/z.png", "dog/a.png"):
+        (own / name).unlink(missing_ok=True)
+        os.mkfifo(own / name)
+    with pytest.raises(UserError, match=r"png is no regular file"):
+        data.load("folder", path=str(own), **options)
+
+
+@pytest.mark.parametrize("function", ["scandir", "listdir"])
+def test_a_folder_that_may_not_be_looked_into_is_named(own, monkeypatch, function):
+    allowed = getattr(os, function)
+
+    def some(path):
+        if path in (own, own / "dog"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return allowed(path)
+
+    monkeypatch.setattr(os, function, some)
+    with pytest.raises(UserError, match=r"own(/dog)? cannot be listed \(Permission denied\)"):
+        data.load("folder", path=str(own))
+
+
+def test_sizes_beyond_any_image_are_refused(own):
+    with pytest.raises(UserError, match="images of 20000 x 20000 pixels are asked for"):
+        data.load("folder", path=str(own), pixels=20000)
 
 
 def test_own_images_are_normalised_by_their_own_channels(own):

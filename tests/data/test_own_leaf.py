@@ -96,6 +96,10 @@ def test_whole_numbers_are_classes_even_if_some_are_missing(write):
             "a.json: user 'ann' has samples that are not lists of numbers, all of one length",
         ),
         ([(["1", None], 0)], {}, "a.json: user 'ann' has samples that are not lists of numbers"),
+        ([(1, 0), (2, 1), (3, 0)], {}, "a.json: user 'ann' has samples that are not lists of numbers"),
+        ([(1, 0), (2, 1), (3, 0)], {"shape": [1]}, "a.json: user 'ann' has samples that are not lists of numbers"),
+        ([([], 0)] * 9, {}, "a.json: user 'ann' has samples that are not .*all of one length of at least 1"),
+        ([([[]], 0)] * 9, {}, "a.json: user 'ann' has samples that are not lists of numbers"),
         ([([1e300], 0)], {}, "a.json: user 'ann' has numbers that do not fit 32 bits"),
         ([([1], -1)], {}, "a.json: user 'ann' has the label -1; a class is a name or a whole number from 0 on"),
         ([([1], 0.5)], {}, "a.json: user 'ann' has the label 0.5"),
@@ -121,6 +125,16 @@ def test_samples_of_two_kinds_are_refused(write):
         data.load("leaf", path=write("a.json", ann=[("text", 0)], bob=[([1], 0)]))
     with refused("user 'bob' has samples of 2 numbers and those before have 1; all must be alike"):
         data.load("leaf", path=write("a.json", ann=[([1], 0)], bob=[([1, 2], 0)]))
+
+
+@pytest.mark.parametrize(("known", "foreign"), [(1, 2), ("cat", "dog")])
+def test_classes_that_only_the_test_samples_have_are_refused(write, known, foreign):
+    write("train/a.json", ann=[([1], known)])
+    with refused(f"own/test has the label {foreign!r}, which .*own/train has not"):
+        data.load("leaf", path=write("test/a.json", bob=[([1], known), ([2], foreign)]))
+    numbers = write("test/a.json", bob=[([1], 3), ([2], 4)])
+    write("train/a.json", ann=[([1], 1)])
+    assert data.load("leaf", path=numbers, task="regression").test.y.tolist() == [3, 4]
 
 
 def test_folders_need_files(write, tmp_path):

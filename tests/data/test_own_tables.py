@@ -5,6 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
+import fedbraid as fb
 from fedbraid import data
 from fedbraid.data.places import cache_directory
 from fedbraid.data.sets import csv_file
@@ -90,8 +91,9 @@ def test_seeds_choose_other_test_rows(file):
     assert not np.array_equal(first, other)
 
 
-def test_a_regression_predicts_the_number_itself(file):
-    made = data.load("csv", path=file("x,y", *[f"{i},{i / 4}" for i in range(20)]), label="y", task="regression")
+def test_a_regression_may_predict_the_number_itself(file):
+    path = file("x,y", *[f"{i},{i / 4}" for i in range(20)])
+    made = data.load("csv", path=path, label="y", task="regression", standardise=False)
     assert made.task == "regression"
     assert made.classes == 1
     assert made.labels == ()
@@ -104,6 +106,30 @@ def test_features_are_standardised_by_the_training_rows(file):
     assert made.std == pytest.approx(made.train.x.astype(float).std(axis=0).tolist())
     plain = data.load("csv", path=file(HEADER, *ROWS), label="kind", users="who", standardise=False)
     assert (plain.mean, plain.std) == ((0.0,), (1.0,))
+
+
+@pytest.mark.parametrize("columns", [{}, {"text": "x"}])
+def test_the_target_of_a_regression_is_standardised_by_the_training_rows(file, columns):
+    own = {"path": file("x,y", *[f"{i},{i**3 + 7e6}" for i in range(50)]), "label": "y", "task": "regression"} | columns
+    plain, made = (data.load("csv", **own, standardise=told) for told in (False, True))
+    target = plain.train.y.astype(float)
+    for before, after in ((plain.train, made.train), (plain.test, made.test)):
+        assert np.array_equal(before.x, after.x)
+        assert after.y.dtype == np.float32
+        assert after.y.tolist() == pytest.approx(((before.y - target.mean()) / target.std()).tolist(), abs=1e-6)
+
+
+def test_a_target_that_never_changes_becomes_zeros(file):
+    made = data.load("csv", path=file("x,y", *[f"{i},90" for i in range(9)]), label="y", task="regression")
+    assert set(made.train.y) == set(made.test.y) == {0.0}
+
+
+def test_prices_of_houses_are_learned(file):
+    rng = np.random.default_rng(0)
+    rows = [f"{r},{a},{t},{90 * r - a}" for r, a, t in rng.integers(1, 9, (200, 3))]
+    table = {"label": "price", "users": "town", "task": "regression", "path": file("rooms,age,town,price", *rows)}
+    run = fb.run("fedprox", data={"name": "csv", **table}, partition={"name": "natural"}, rounds=3)
+    assert run.summary["last"] < 0.5  # of the prices' variance: much better than their mean
 
 
 def test_texts_become_words(file):
@@ -165,7 +191,10 @@ def test_a_broken_parquet_file_is_a_sentence(tmp_path):
         ([HEADER, *ROWS], {"label": "sort"}, "own.csv has no column 'sort'; its columns are height, width, who, kind"),
         ([HEADER, *ROWS], {"label": "kind", "users": "owner"}, "own.csv has no column 'owner'"),
         ([HEADER, *ROWS], {"label": "kind", "features": ["depth"]}, "own.csv has no column 'depth'"),
-        ([HEADER, *ROWS], {"label": "kind", "features": "height"}, "features must be a list of columns"),
+        *(
+            ([HEADER, *ROWS], {"label": "kind", "features": features}, "features must be a list of columns")
+            for features in ("height", 5, [5], {"height": 1})
+        ),
         ([HEADER, *ROWS], {"label": "kind", "text": "who", "features": ["width"]}, "name one of the two"),
         (
             [HEADER, *ROWS],
@@ -186,6 +215,8 @@ def test_a_broken_parquet_file_is_a_sentence(tmp_path):
         (["label", "1", "2"], {}, "own.csv has no columns besides the label and the user"),
         (["x,label", "1,0"], {"label": ""}, "label must name the column to predict"),
         (["x,label", "1,0"], {"features": ["label"]}, "label must name the column to predict, which is none of the"),
+        (["x,label", "1,0"], {"text": "label"}, "label must name the column to predict, which is none of the"),
+        (["x,label", "1,0"], {"users": "label"}, "label must name the column to predict, which is none of the"),
         (["x,label", "1,0"], {"task": "ranking"}, "task must be 'classification' or 'regression', not 'ranking'"),
         (["x,label", "1,0"], {"standardise": "no"}, "standardise must be true or false, not 'no'"),
     ],

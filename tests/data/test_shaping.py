@@ -123,7 +123,10 @@ def test_a_regression_keeps_so_many_at_random():
         ({"pixels": 2.5}, "pixels must be a whole number"),
         ({"long_tail": 0.5}, "long_tail is how much rarer the last class is"),
         ({"long_tail": 51}, "long_tail=51 leaves nothing of the last class; long_tail=50 would work"),
-        ({"test_long_tail": 0}, "test_long_tail must be a finite number above 0"),
+        *(
+            ({"test_long_tail": value}, "test_long_tail is how much rarer .* at least 1, such as 10, not")
+            for value in (0, -1, float("nan"), float("inf"), 10**400, "10")
+        ),
         ({"pixels": 28}, r"pixels scales images, but made's samples have shape \(1,\)"),
     ],
 )
@@ -184,6 +187,14 @@ def test_every_set_takes_these_options():
     assert small.train.x.dtype == np.uint8
     counts = np.bincount(small.train.y)
     assert counts[0] == pytest.approx(3 * counts[9], abs=2)
+
+
+def test_images_too_large_for_any_memory_are_refused():
+    with pytest.raises(UserError, match=r"\Apixels must be at most 1024 a side, not 100000\Z"):
+        data.load("digits", pixels=100000)
+    many = np.broadcast_to(np.zeros((), dtype=np.uint8), (1 << 40, 1, 2, 2))  # takes no memory until it is scaled
+    with pytest.raises(UserError, match="1099511627776 images of 1024x1024 pixels do not fit into memory; fewer"):
+        scaled(many, 1024)
 
 
 def test_images_that_are_not_square_become_so():

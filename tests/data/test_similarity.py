@@ -1,5 +1,7 @@
 """rFedAvg's split by similarity, against the published arithmetic in plain lists."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,6 +52,23 @@ def test_the_test_set_can_stay_whole():
     assert all(np.array_equal(a, b) for a, b in zip(whole.clients, split.clients, strict=True))
 
 
+@pytest.mark.parametrize("s", [0, 0.1, 0.5, 1])
+@pytest.mark.parametrize(("tests", "split_test"), [(5, True), (5, False), (90, True), (1, True)])
+def test_the_suggested_number_of_clients_works_and_one_more_does_not(s, tests, split_test):
+    labels = np.arange(30) % 3
+
+    def split(clients):
+        return similarity(labels, np.arange(tests) % 3, clients, stream(0, "test"), s, split_test)
+
+    with pytest.raises(UserError) as refused:
+        split(1000)
+    works = int(re.search(r"clients=(\d+) ", str(refused.value))[1])
+    made = split(works)
+    assert all(len(share) for share in (*made.clients, *(made.client_tests or ())))
+    with pytest.raises(UserError, match=rf"clients={works} "):
+        split(works + 1)
+
+
 def test_what_cannot_be_is_refused():
     labels, rng = np.arange(30) % 3, stream(0, "test")
     with pytest.raises(UserError, match="at most 1, not 10"):
@@ -58,5 +77,5 @@ def test_what_cannot_be_is_refused():
         similarity(labels, labels, 3, rng, 0.1, "no")
     with pytest.raises(UserError, match=r"30 samples at s=0\.1; clients=27 would work"):
         similarity(labels, labels, 28, rng)
-    with pytest.raises(UserError, match=r"5 test samples .* split_test=false would work"):
+    with pytest.raises(UserError, match=r"5 test samples .* clients=5 or split_test=false would work"):
         similarity(labels, labels[:5], 10, rng)

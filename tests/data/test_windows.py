@@ -94,6 +94,13 @@ def test_no_character_is_read_in_training_and_in_testing(count, stride, most, sh
 def test_few_windows_are_taken_from_all_of_a_text():
     assert Choice(2, 5, 0.5).starts(40).tolist() == [0, 8, 16, 24, 32]
     assert Choice(1, None, 0.5).starts(3).tolist() == [0, 1, 2]
+    assert Choice(10**30, None, 0.5).starts(3).tolist() == [0]
+    assert Choice(10**30, None, 0.5).starts(0).tolist() == []
+
+
+def test_strides_longer_than_every_text_are_refused(root):
+    with refused("hold no windows for the test split; longer texts or smaller strides would do"):
+        data.load("shakespeare", root("shakespeare_by_role.json", roles(ANN=SPEECH * 9)), stride=10**30)
 
 
 def test_leafs_windows_keep_their_split_and_their_roles(root):

@@ -1,8 +1,10 @@
 """Words, vocabularies and rows of tokens, against plain Python."""
 
+import tracemalloc
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +61,21 @@ def test_many_texts_are_encoded_as_few_are(monkeypatch):
     whole = encoded(texts, range(50), tokens, 3)
     monkeypatch.setattr("fedbraid.data.formats.words.AT_ONCE", 8)
     assert np.array_equal(encoded(texts, range(50), tokens, 3), whole)
+
+
+@pytest.mark.parametrize(("words", "length"), [(3, 10**6), (10**5, 10**6), (10**5, 10**5)])
+def test_long_rows_need_no_memory_beyond_their_own(words, length):
+    texts = read(["a " * words] * 20)
+    out = np.full((20, length), -1, dtype=np.int32)
+    tracemalloc.start()
+    try:
+        texts.encode(np.arange(20), (*SPECIAL, "a"), out)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (out[:, :words] == 2).all()
+    assert (out[:, words:] == 0).all()
+    assert peak < 64 << 20
 
 
 def test_names_are_numbered_as_they_appear():

@@ -93,6 +93,10 @@ def test_frozen_embeddings_travel_and_are_not_trained(glove):
         (["le 1 2 3 4", "the 1 2 3"], "line 1 of .* has 4 numbers"),
         (["le 1 2 3", "the 1 2"], "line 2 of .* has 2 numbers"),
         (["le 1 2 3", "the 1 2 x"], "line 2 of .* is not a word and 3 numbers"),
+        *(
+            (["le 1 2 3", f"the 1 {value} 2"], r"line 2 of .*vectors.txt has a number that is not finite or does not")
+            for value in ("nan", "inf", "-inf", "1e39")
+        ),
         (["le 1 2 3", "la 1 2 3"], "vectors for none of the 9 words of the data"),
         ([], "vectors for none of the 9 words of the data"),
     ],
@@ -102,6 +106,14 @@ def test_a_file_of_another_kind_is_refused(lines, sentence, glove):
         build("lstm", (6,), 2, tokens=TOKENS, embedding=3, vectors=glove(*lines))
 
 
+def test_a_path_may_begin_at_home(glove, monkeypatch):
+    monkeypatch.setenv("HOME", str(glove("the 1 2 3").parent))
+    network = build("lstm", (6,), 2, tokens=TOKENS, embedding=3, hidden=4, vectors="~/vectors.txt")
+    assert network.embedding.weight[TOKENS.index("the")].tolist() == [1, 2, 3]
+
+
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="vectors must name a text file of word vectors, such as GloVe's, not 5"):
+        build("lstm", (6,), 2, tokens=TOKENS, vectors=5)
     with pytest.raises(UserError, match=r"there is no file .*nothing\.txt"):
         build("lstm", (6,), 2, tokens=TOKENS, vectors=tmp_path / "nothing.txt")

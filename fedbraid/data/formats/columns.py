@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedbraid.data.cache import regular
 from fedbraid.data.formats import parquet
 from fedbraid.data.formats.tables import rows
 from fedbraid.errors import UserError
@@ -21,8 +23,9 @@ class Table:
 
     def rows(self, wanted: Sequence[str]) -> Iterator[tuple[int, list[object]]]:
         """The cells of the `wanted` columns of every row, and the row's number."""
+        there = set(self.columns)
         for name in wanted:
-            if name not in self.columns:
+            if name not in there:
                 raise UserError(f"{self.path} has no column {name!r}; its columns are {', '.join(self.columns)}")
         return _parquet_rows(self, wanted) if self.counted_in == "row" else _csv_rows(self, wanted)
 
@@ -31,20 +34,22 @@ class Table:
 
 
 def open_table(path: Path) -> Table:
+    regular(path)  # it is read several times, which a pipe is not
     if path.suffix == ".parquet":
         return Table(path, parquet.columns(path), "row")
     header = next(rows(path), None)
     if header is None:
         raise UserError(f"{path} is empty; its first line must name the columns")
     names = [name.strip() for name in header[1]]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{path} names the column {twice!r} twice; every column needs a name of its own")
+    ((name, count),) = Counter(names).most_common(1)
+    if count > 1:
+        raise UserError(f"{path} names the column {name!r} twice; every column needs a name of its own")
     return Table(path, tuple(names))
 
 
 def _csv_rows(table: Table, wanted: Sequence[str]) -> Iterator[tuple[int, list[object]]]:
-    places = [table.columns.index(name) for name in wanted]
+    number = {name: at for at, name in enumerate(table.columns)}
+    places = [number[name] for name in wanted]
     following = rows(table.path, widths=(len(table.columns),))
     next(following)  # the header
     for line, cells in following:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,14 +30,32 @@ class Listing:
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """The classes in alphabetical order: the folders that are not hidden."""
-    try:
+    """The classes in alphabetical order: the folders that are not hidden, and links to folders."""
+    with listing(folder):
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
-    except OSError as error:
-        raise UserError(f"{folder} cannot be listed ({error.strerror})") from error
     if not names:
         raise UserError(f"{folder} has no class folders; every class needs a folder of its images there")
+    for name in names:
+        if not _is_text(name):
+            raise UserError(f"{folder} has the class folder {os.fsencode(name)!r}, which is not UTF-8; rename it")
     return tuple(names)
+
+
+@contextmanager
+def listing(folder: Path) -> Iterator[None]:
+    """Folders are looked into: what the system refuses becomes a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{error.filename or folder} cannot be listed ({error.strerror})") from error
+
+
+def _is_text(name: str) -> bool:
+    """Names of files may be any bytes; those that are no text cannot be written to a report."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def images_by_class(folder: Path, classes: Sequence[str], inside: str = "") -> Listing:
@@ -55,5 +74,6 @@ def images_by_class(folder: Path, classes: Sequence[str], inside: str = "") -> L
 
 
 def _images(folder: Path, inside: str) -> list[Path]:
-    place = folder / inside if (folder / inside).is_dir() else folder
-    return [place / name for name in sorted(os.listdir(place)) if is_image(name)] if place.is_dir() else []
+    with listing(folder):
+        place = folder / inside if (folder / inside).is_dir() else folder
+        return [place / name for name in sorted(os.listdir(place)) if is_image(name)] if place.is_dir() else []

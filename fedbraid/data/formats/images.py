@@ -20,7 +20,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 """What Pillow may take a file for. Some of its other formats start programmes."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 LIMIT = 64 << 20
-"""Pixels that a file may promise; Pillow refuses above about three times as many."""
+"""Pixels that a file may promise or a user ask for; Pillow refuses above about three times as many."""
 BLOCK = 128
 """Images that a thread decodes before it takes the next ones."""
 
@@ -39,6 +39,10 @@ class Frame:
     height: int
     width: int
     fit: Literal["exact", "crop", "squash"] = "exact"
+
+    def __post_init__(self) -> None:
+        if self.height * self.width > LIMIT:
+            raise UserError(f"images of {self.width} x {self.height} pixels are asked for; {LIMIT:,} are the most")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -88,6 +92,8 @@ def _read(file: Path | BytesIO, use: Callable[[Any], Any]) -> Any:
             return use(image)
     except UserError:
         raise
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise UserError(f"{file} cannot be read ({error.strerror})") from error
     except Exception as error:  # damaged files make Pillow's decoders fail in many ways
         raise UserError(f"{file} cannot be decoded as an image ({error})") from error
 

@@ -41,7 +41,7 @@ class Choice:
 
     def starts(self, count: int) -> Indices:
         """Where the windows begin in a text that has `count` places for them."""
-        starts = np.arange(0, count, self.stride)
+        starts = np.arange(0, count, min(self.stride, max(1, count)))  # numpy's whole numbers have an end
         if self.max_windows is None or len(starts) <= self.max_windows:
             return starts
         return starts[np.arange(self.max_windows) * len(starts) // self.max_windows]
@@ -136,7 +136,9 @@ class _Space:
     def __init__(self, shelf: Shelf, half: int, size: int, where: str) -> None:
         name = ("train", "test")[half]
         if not size:
-            raise UserError(f"{where or 'the files'} hold no windows for the {name} split; longer texts would do")
+            raise UserError(
+                f"{where or 'the files'} hold no windows for the {name} split; longer texts or smaller strides would do"
+            )
         self._x = shelf.array(f"{name}_x", (size, LENGTH), np.uint8)
         self._y = shelf.array(f"{name}_y", (size,), np.int64)
         self._users = shelf.array(f"{name}_users", (size,), np.int32)

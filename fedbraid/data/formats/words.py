@@ -19,8 +19,8 @@ PADDING, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unk>")
 """What the numbers 0 and 1 stand for. No word looks like this."""
 WORD = re.compile(r"\w+(?:'\w+)*")
-AT_ONCE = 1 << 14
-"""Texts that are encoded together: enough to be fast, too few to need memory."""
+AT_ONCE = 1 << 20
+"""Words that are encoded together: enough to be fast, too few to need memory."""
 
 
 def split(text: str) -> list[str]:
@@ -87,10 +87,13 @@ class Texts:
         nothing = len(table) - 1
         ends = np.frombuffer(self._ends, dtype=np.int64)
         numbers = np.append(np.frombuffer(self._numbers, dtype=np.int32), np.int32(nothing))
-        for begin in range(0, len(rows), AT_ONCE):
-            chosen = rows[begin : begin + AT_ONCE]
-            at = ends[chosen, None] + np.arange(out.shape[1])
+        filled = min(out.shape[1], max(1, int(np.diff(ends).max(initial=0))))  # no text reaches beyond
+        out[:, filled:] = PADDING
+        together = max(1, AT_ONCE // filled)
+        for begin in range(0, len(rows), together):
+            chosen = rows[begin : begin + together]
+            at = ends[chosen, None] + np.arange(filled)
             at = np.where(at < ends[chosen + 1, None], at, len(numbers) - 1)
             encoded = table[numbers[at]]
             encoded[ends[chosen] == ends[chosen + 1], 0] = UNKNOWN
-            out[begin : begin + AT_ONCE] = encoded
+            out[begin : begin + together, :filled] = encoded

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedbraid.core.random import stream
 from fedbraid.core.task import Task
 from fedbraid.data.cache import Shelf, decoded
 from fedbraid.data.dataset import Array, Dataset
-from fedbraid.data.formats.npz import read_npz
+from fedbraid.data.formats.npz import names_in, read_npz
 from fedbraid.data.held_out import held_out
+from fedbraid.data.sets.leaf_file import MOST_CLASSES
 from fedbraid.data.sets.normal import Normal, chosen, measured
 from fedbraid.data.sets.options import one_of, own_path, share
 from fedbraid.data.sets.shelved import rows_of, split
@@ -23,7 +24,10 @@ from fedbraid.registry import whole
 Arrays = dict[str, Array]
 TEXT = (np.int16, np.int32, np.int64)
 """Types of numbers that stand for something else, such as words."""
+MOST_WORDS = 1 << 20
+"""Beyond that a number hardly stands for a word: networks hold a vector for each."""
 CHANNELS = (1, 3, 4)
+AS_IT_IS = Normal((0.0,), (1.0,))
 
 
 def archive(
@@ -36,8 +40,9 @@ def archive(
     """Samples `x` with what is to be told of them, `y`, and perhaps their `users`; or `x_train`, `x_test` and so on.
 
     Images are uint8 [n, height, width] or [n, channels, height, width], the channels first or last. Only they are
-    normalised; other numbers are taken as they are. Without test samples of their own, `test_share` of each user's
-    samples (of each class's, where there are no users) is held out at random.
+    normalised; other numbers are taken as they are. Whole numbers of more than 8 bits are the words of texts, where 0
+    is padding. Without test samples of their own, `test_share` of each user's samples (of each class's, where there
+    are no users) is held out at random.
     """
     file, part = own_path("npz", "path", path), share("test_share", test_share)
     is_class = one_of("task", task, ("classification", "regression")) == "classification"
@@ -45,9 +50,8 @@ def archive(
     options = {"is_class": is_class, "test_share": part, "seed": whole("seed", seed, 0)}
     kept = decoded("npz", [file], options, lambda shelf: _decode(shelf, file, is_class, part, seed))
     train = split(kept, "train")
-    is_image = train.x.dtype == np.uint8 and train.x.ndim == 4
     measure = Normal(tuple(kept.facts["mean"]), tuple(kept.facts["std"]))
-    normal = chosen(normalise, measure) if is_image else Normal((0.0,), (1.0,))
+    normal = chosen(normalise, measure) if _is_image(train.x) else AS_IT_IS
     return Dataset(
         name="npz",
         train=train,
@@ -56,24 +60,34 @@ def archive(
         task=cast(Task, task),
         mean=normal.mean,
         std=normal.std,
+        tokens=tuple(map(str, range(kept.facts["words"]))),
         source=str(file),
     )
 
 
 def _decode(shelf: Shelf, file: Path, is_class: bool, test_share: float, seed: int) -> dict[str, Any]:
-    held = read_npz(file)
-    if {"x_train", "y_train", "x_test", "y_test"} <= held.keys():
-        train, test = (_checked(file, held, ending, is_class) for ending in ("_train", "_test"))
-    elif {"x", "y"} <= held.keys():
-        train, test = _halves(file, _checked(file, held, "", is_class), is_class, test_share, seed)
+    there = names_in(file)
+    if {"x_train", "y_train", "x_test", "y_test"} <= set(there):
+        train, test = (_checked(file, ending, is_class) for ending in ("_train", "_test"))
+    elif {"x", "y"} <= set(there):
+        train, test = _halves(file, _checked(file, "", is_class), is_class, test_share, seed)
     else:
-        raise UserError(f"{file} must hold x and y, or x_train, y_train, x_test and y_test; it has {', '.join(held)}")
+        raise UserError(f"{file} must hold x and y, or x_train, y_train, x_test and y_test; it has {', '.join(there)}")
     _check_alike(file, train, test, is_class)
     for part, arrays in (("train", train), ("test", test)):
         for name, values in arrays.items():
             shelf.put(f"{part}_{name}", values)
-    normal = measured(train["x"])
-    return {"classes": int(train["y"].max()) + 1 if is_class else 1, "mean": normal.mean, "std": normal.std}
+    normal = measured(shelf.filled("train_x")) if _is_image(train["x"]) else AS_IT_IS
+    return {
+        "classes": int(train["y"].max()) + 1 if is_class else 1,
+        "words": 1 + max(int(part["x"].max()) for part in (train, test)) if train["x"].dtype in TEXT else 0,
+        "mean": normal.mean,
+        "std": normal.std,
+    }
+
+
+def _is_image(x: Array) -> bool:
+    return x.dtype == np.uint8 and x.ndim == 4
 
 
 def _halves(file: Path, held: Arrays, is_class: bool, test_share: float, seed: int) -> tuple[Arrays, Arrays]:
@@ -83,15 +97,14 @@ def _halves(file: Path, held: Arrays, is_class: bool, test_share: float, seed: i
     return train, test
 
 
-def _checked(file: Path, held: Mapping[str, Array], ending: str, is_class: bool) -> Arrays:
+def _checked(file: Path, ending: str, is_class: bool) -> Arrays:
     """x, y and users of a part, in the types and the order that the rest relies on."""
-    x, y, users = _samples(file, f"x{ending}", held[f"x{ending}"]), held[f"y{ending}"], held.get(f"users{ending}")
+    held = read_npz(file, [f"{name}{ending}" for name in ("x", "y", "users")])
+    x, y, users = _samples(file, f"x{ending}", held.pop(f"x{ending}")), held[f"y{ending}"], held.get(f"users{ending}")
     each = f"for each of the {len(x):,} samples"
-    if is_class and (y.shape != x.shape[:1] or y.dtype.kind not in "iu" or y.min() < 0):
-        raise UserError(f"{file}: y{ending} must be one whole number, 0 or more, {each}")
-    if not is_class and (y.shape != x.shape[:1] or y.dtype.kind not in "iuf" or not np.isfinite(y).all()):
-        raise UserError(f"{file}: y{ending} must be one finite number {each}")
-    part = {"x": x, "y": y.astype(np.int64 if is_class else np.float32)}
+    if y.shape != x.shape[:1] or y.dtype.kind not in ("iu" if is_class else "iuf"):
+        raise UserError(f"{file}: y{ending} must be one {'whole' if is_class else 'finite'} number {each}")
+    part = {"x": x, "y": _classes(file, f"y{ending}", y) if is_class else _finite(file, f"y{ending}", y)}
     if users is None:
         return part
     if users.shape != y.shape or users.dtype.kind not in "iuU":
@@ -103,16 +116,30 @@ def _samples(file: Path, name: str, x: Array) -> Array:
     if x.ndim < 2 or not x.size:
         raise UserError(f"{file}: {name} must be at least [samples, features], not {list(x.shape)}")
     if x.dtype.kind == "f":
-        if not np.isfinite(x).all():
-            raise UserError(f"{file}: {name} has values that are not finite")
-        return x.astype(np.float32)
+        return _finite(file, name, x)
     if x.dtype != np.uint8 and x.dtype not in TEXT:
         raise UserError(f"{file}: {name} is {x.dtype}; save images as uint8, words as int32, other numbers as float32")
+    if x.dtype in TEXT and not 0 <= x.min() <= x.max() < MOST_WORDS:
+        raise UserError(f"{file}: {name} holds {x.min()}..{x.max()}; numbers of words lie in 0..{MOST_WORDS - 1}")
     if x.dtype == np.uint8 and x.ndim == 3:
         return x[:, None]
     if x.dtype == np.uint8 and x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
         return x.transpose(0, 3, 1, 2)
     return x
+
+
+def _finite(file: Path, name: str, values: Array) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is told
+        single = values.astype(np.float32, copy=False)
+    if not np.isfinite(single).all():
+        raise UserError(f"{file}: {name} has values that are not finite, or too large for 32 bits")
+    return single
+
+
+def _classes(file: Path, name: str, y: Array) -> NDArray[np.int64]:
+    if not 0 <= y.min() <= y.max() < MOST_CLASSES:  # before the cast, which would wrap the largest
+        raise UserError(f"{file}: {name} holds {y.min()}..{y.max()}; classes lie in 0..{MOST_CLASSES - 1}")
+    return y.astype(np.int64)
 
 
 def _check_alike(file: Path, train: Arrays, test: Arrays, is_class: bool) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedbraid.core.random import stream
 from fedbraid.data.cache import Shelf, decoded
-from fedbraid.data.dataset import Array, Dataset
+from fedbraid.data.dataset import Array, Dataset, Split
 from fedbraid.data.formats.columns import Table, open_table
 from fedbraid.data.formats.tables import numbers
 from fedbraid.data.formats.words import Names, Texts
@@ -82,9 +82,10 @@ def csv_file(
 
     `label` names the column to predict, `users` the one that says whose a row is. Samples are the column `text`, as
     the numbers of its first `length` words, out of the `words` most frequent; or else the columns `features`, which
-    are all others if none are named. `standardise` brings each to mean 0 and deviation 1 over the training rows.
-    Test rows are those of the file `test`, or else `test_share` of each user's rows, at random by `seed` (of each
-    class's rows, where there are no users).
+    are all others if none are named. `standardise` brings each, and the target of a regression, to mean 0 and
+    deviation 1 over the training rows: a loss of 1 is then what predicting the mean would have. Test rows are those of
+    the file `test`, or else `test_share` of each user's rows, at random by `seed` (of each class's rows, where there
+    are no users).
     """
     one_of("task", task, ("classification", "regression"))
     true_or_false("standardise", standardise)
@@ -102,10 +103,14 @@ def csv_file(
     options = asdict(columns) | asdict(wanted)
     made = decoded("csv", sources, options, lambda shelf: _decode(shelf, tables, columns, wanted))
     scale = made.facts["scale"] if standardise else None
+    train, test_rows = split(made, "train"), split(made, "test")
+    if standardise and not columns.is_class:
+        target = measured(train.y[:, None])
+        train, test_rows = _with_target(train, target), _with_target(test_rows, target)
     return Dataset(
         name="csv",
-        train=split(made, "train"),
-        test=split(made, "test"),
+        train=train,
+        test=test_rows,
         classes=len(made.facts["labels"]) or 1,
         task="classification" if columns.is_class else "regression",
         mean=tuple(scale["mean"]) if scale else (0.0,),
@@ -117,18 +122,25 @@ def csv_file(
 
 
 def _columns(table: Table, label: str, is_class: bool, users: str, text: str, features: Sequence[str]) -> Columns:
-    if isinstance(features, str) or not all(isinstance(name, str) for name in features):
+    is_list = isinstance(features, Sequence) and not isinstance(features, str)
+    if not is_list or not all(isinstance(name, str) for name in features):
         raise UserError(f"features must be a list of columns such as ['height', 'width'], not {features!r}")
     if text and features:
         raise UserError("samples are either the column `text` or the columns `features`; name one of the two")
-    if not label or label in features:
-        raise UserError("label must name the column to predict, which is none of the features")
+    if not label or label in (users, text, *features):
+        raise UserError("label must name the column to predict, which is none of the features, the text or the users")
     others = () if text else tuple(features) or tuple(c for c in table.columns if c not in (label, users))
     columns = Columns(label, is_class, users, text, others)
     table.rows((*columns.marks, *others))  # says which column is missing
     if not text and not others:
         raise UserError(f"{table.path} has no columns besides the label and the user; samples need at least one")
     return columns
+
+
+def _with_target(rows: Split, target: Normal) -> Split:
+    """The rows with their target in units of its deviation: unscaled, large targets make training diverge."""
+    scaled = (rows.y.astype(np.float64) - target.mean[0]) / target.std[0]
+    return replace(rows, y=scaled.astype(np.float32))
 
 
 def _decode(shelf: Shelf, tables: list[Table], columns: Columns, wanted: Wanted) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _pixels(file: Path, writer: str, x: list[Any]) -> Array:
     """LEAF's numbers from 0 (black) to 1 (white), as the bytes they were made of."""
     try:
         values = np.array(x, np.float64).reshape(len(x), SIDE * SIDE)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{file}: user {writer!r} has samples that are not {SIDE * SIDE} numbers") from error
     if not ((values >= 0) & (values <= 1)).all():
         raise UserError(f"{file}: user {writer!r} has pixels that are not between 0 and 1")
@@ -106,17 +106,20 @@ def _from_hub(shelf: Shelf, files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _from_archive(shelf: Shelf, file: Path) -> dict[str, Any]:
-    held = read_npz(file)
-    missing = sorted({"x", "y", "user", "users", "is_test"} - held.keys())
+    names = ("x", "y", "user", "users", "is_test")
+    held = read_npz(file, names)
+    missing = sorted(set(names) - held.keys())
     if missing:
         raise UserError(f"{file} lacks the array {missing[0]!r}; it must hold x, y, user, users and is_test")
-    x, y, user, users, is_test = (held[name] for name in ("x", "y", "user", "users", "is_test"))
+    x, y, user, users, is_test = (held[name] for name in names)
     columns = {"y": (y, "iu"), "user": (user, "iu"), "is_test": (is_test, "b")}
     if x.dtype != np.uint8 or x.shape[1:] != (SIDE * SIDE,):
         raise UserError(f"{file}: x must be bytes [n, {SIDE * SIDE}], not {x.dtype} {list(x.shape)}")
     for name, (column, kinds) in columns.items():
         if column.shape != (len(x),) or column.dtype.kind not in kinds:
             raise UserError(f"{file}: {name} must have one value for each of the {len(x):,} images")
+    if users.ndim != 1 or users.dtype.kind not in "iuUS":
+        raise UserError(f"{file}: users must be a list of names or numbers, not {users.dtype} {list(users.shape)}")
     for name, column, end in (("y", y, len(CHARACTERS)), ("user", user, len(users))):
         if not ((column >= 0) & (column < end)).all():
             raise UserError(f"{file}: {name} must lie in 0..{end - 1}")

@@ -145,7 +145,7 @@ def _from_hub(found: Found, pixels: int, held_out: int, seed: int) -> Decoded:
 def _small(shelf: Shelf, found: Found, cases: Cases, is_test: NDArray[np.bool_], side: int) -> dict[str, Any]:
     """The images of 28x28 pixels in an archive, in the order of the metadata."""
     file = found.files[1]
-    held = read_npz(file)
+    held = read_npz(file, ("x", "y"))
     if not {"x", "y"} <= held.keys() or held["x"].dtype != np.uint8 or held["x"].shape[1:] != (28, 28, 3):
         raise UserError(f"{file} must hold x, 8-bit images [n, 28, 28, 3], and y, their classes")
     if not np.array_equal(held["y"], cases.y) or len(held["x"]) != len(cases.y):

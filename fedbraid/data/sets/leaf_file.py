@@ -132,8 +132,8 @@ class Held:
             values = np.array(x)
         except ValueError:  # lists of several lengths
             values = np.array(None)
-        if values.dtype.kind not in "iuf":  # texts, nulls, objects
-            raise UserError(f"{place} has samples that are not lists of numbers, all of one length")
+        if values.dtype.kind not in "iuf" or values.ndim < 2 or not values.size:  # texts, nulls, single numbers
+            raise UserError(f"{place} has samples that are not lists of numbers, all of one length of at least 1")
         if np.abs(values).max(initial=0) > LARGEST:
             raise UserError(f"{place} has numbers that do not fit 32 bits; scale them down")
         if self._shape:
@@ -158,6 +158,8 @@ def _decode(shelf: Shelf, parts: list[Sequence[Path]], wanted: Wanted) -> dict[s
         ends.append(len(held.labels))
     users = np.array(held.users, dtype=np.int32)
     if len(parts) > 1:
+        if wanted.is_class:
+            _check_known(parts, set(held.labels[: ends[0]]), held.labels[ends[0] :])
         is_test = np.arange(len(users)) >= ends[0]
     else:
         is_test = held_out(users, wanted.test_share, stream(wanted.seed, "leaf split"))
@@ -171,6 +173,13 @@ def _decode(shelf: Shelf, parts: list[Sequence[Path]], wanted: Wanted) -> dict[s
     for values in held.arrays:
         spaces.add(values)
     return facts
+
+
+def _check_known(parts: list[Sequence[Path]], known: set[Any], tested: list[Any]) -> None:
+    foreign = next((label for label in tested if label not in known), None)
+    if known and foreign is not None:
+        train, test = (part[0].parent for part in parts)
+        raise UserError(f"{test} has the label {foreign!r}, which {train} has not; leave it out or add samples")
 
 
 def _class(place: str, label: Any) -> int | str:

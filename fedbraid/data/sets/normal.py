@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,16 +42,26 @@ def chosen(normalise: str, channels: Normal) -> Normal:
 
 def measured(x: Array) -> Normal:
     """The statistics of every channel of [n, channels, ...]; 1 for the deviation of a channel that never changes."""
-    axes, count = (0, *range(2, x.ndim)), x.size // x.shape[1]
-    mean = sum(block.sum(axes) for block in _blocks(x)) / count
+    flat, count = x.reshape(len(x), x.shape[1], -1), x.size // x.shape[1]
+    total, squares = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+    for channels, block in _blocks(flat):
+        total[channels] += block.sum((0, 2))
+    mean = total / count
     # From the deviations, not from the squares: large values that hardly differ would lose their digits there.
-    centre = mean.reshape(-1, *[1] * (x.ndim - 2))
-    variance = sum(np.square(block - centre).sum(axes) for block in _blocks(x)) / count
-    std = np.where(variance > 0, np.sqrt(variance), 1.0)
+    for channels, block in _blocks(flat):
+        block -= mean[channels, None]
+        squares[channels] += np.square(block, out=block).sum((0, 2))
+    std = np.where(squares > 0, np.sqrt(squares / count), 1.0)
     return Normal(tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def _blocks(x: Array) -> Iterator[NDArray[np.float64]]:
-    """Parts that fit into memory, where the whole may not."""
-    samples = max(1, AT_ONCE // max(1, x[0].size))
-    return (x[at : at + samples].astype(np.float64) for at in range(0, len(x), samples))
+def _blocks(flat: Array) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Parts of [n, channels, pixels] that fit into memory, where even one sample may not, and the channels of each."""
+    count, channels, pixels = flat.shape
+    wide = max(1, min(pixels, AT_ONCE))
+    deep = min(channels, max(1, AT_ONCE // wide))
+    samples = max(1, AT_ONCE // (wide * deep))
+    starts = (range(0, count, samples), range(0, channels, deep), range(0, pixels, wide))
+    for first, channel, pixel in product(*starts):
+        own = slice(channel, channel + deep)
+        yield own, flat[first : first + samples, own, pixel : pixel + wide].astype(np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -33,7 +34,12 @@ def own_path(dataset: str, name: str, value: object) -> Path:
     """A file or folder of the user's own."""
     if not isinstance(value, str | Path) or not str(value):
         raise UserError(f"data set {dataset!r} needs the option {name}: where the file or folder is")
-    path = Path(value).expanduser()
-    if not path.exists():
+    return present(name, value)
+
+
+def present(name: str, value: str | Path) -> Path:
+    """What `value` names, if it is there; ~ is the user's home."""
+    path = Path(os.path.expanduser(value))
+    if not os.path.exists(path):  # unlike Path's, it takes names that no file can have
         raise UserError(f"{name} names {path}, which is not there")
     return path
