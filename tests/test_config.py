@@ -20,6 +20,7 @@ from fedbraid.config import (
     to_toml,
 )
 from fedbraid.core.optimizer import Adam, Sgd
+from fedbraid.core.plan import MOST
 from fedbraid.errors import UserError
 
 NAMES = st.text("abcdefghij_", min_size=1, max_size=8)
@@ -53,7 +54,7 @@ CONFIGS = table(
     sampling=table(
         scheme=st.sampled_from(["fixed", "bernoulli"]), clients=st.integers(0, 99), rate=st.floats(1e-9, 1.0)
     ),
-    local=table(batch=st.integers(0, 99), epochs=COUNTS, drop_last=st.booleans()),
+    local=table(batch=st.integers(0, 99), epochs=st.integers(1, MOST), drop_last=st.booleans()),
     evaluate=table(every=COUNTS, model=st.sampled_from(["server", "cohort"]), target=st.floats(0, 0.99)),
     engine=table(kind=st.sampled_from(["auto", "stack", "loop"]), chunk=st.integers(0, 9), device=NAMES),
     save=table(every=COUNTS, clients_on_disk=st.booleans()),
