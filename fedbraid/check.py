@@ -159,7 +159,7 @@ def default_is_not_fedavg(chain: Chain) -> None:
 def hooks_change_nothing_in_place(chain: Chain) -> None:
     job, experiment = a_job(chain, "loop")
     engine, ids = experiment.engine, [int(i) for i in job.cohort.ids]
-    plans = [engine.plan(job, client) for client in ids]
+    plans = [engine.plan(job.seed, job.round, client) for client in ids]
     given = engine.given(job, engine.store.read(ids), np.arange(len(ids)), [len(plan) for plan in plans])
     before = [t.clone() for t in leaves(given.tensors)]
     engine.loop.train([given[k] for k in range(len(ids))], ids, plans, [{}] * len(ids))

@@ -31,6 +31,7 @@ from fedbraid.engines.local import Local, choose
 from fedbraid.engines.memory import free_memory
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
+from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
 from fedbraid.evaluation import by_group, evaluate, per_client
 from fedbraid.store import ClientStore
@@ -104,10 +105,13 @@ class Experiment:
             except StopIteration as done:
                 self.server = done.value
                 break
+        if not self.finished:
+            self.engine.prepare(self.config.seed, self.server.round, self._sampled())
         losses = samples = 0.0
+        finite = bool(self.server.w.isfinite().all())
         if replies is not None:
-            losses, samples = (float(replies.each(key).sum()) for key in FOR_THE_LOG)
-        finite = math.isfinite(losses) and bool(self.server.w.isfinite().all())
+            losses, samples = torch.stack([replies.each(key).sum() for key in FOR_THE_LOG]).tolist()
+            finite = finite and math.isfinite(losses)
         if self.finite and not finite:
             log.warning("round %d: the model is no longer finite; try a smaller optimizer.lr", self.server.round)
         self.finite = finite
@@ -144,17 +148,19 @@ class Experiment:
         module.load_state_dict(self.model.layout.views(w) | self.model.buffers.views(buffers), strict=False)
         return module
 
-    def cohort(self) -> Cohort:
+    def _sampled(self) -> np.ndarray:
         """Who takes part in the next round."""
         s, place, seed = self.config.sampling, self.server.round, self.config.seed
         present = np.flatnonzero(_arrivals(self.config, len(self.clients)) <= place)
         if s.scheme == "fixed":
-            ids = present[sampling.fixed(len(present), s.clients or len(present), seed=seed, round=place)]
-        else:
-            ids = present[sampling.bernoulli(len(present), s.rate, seed=seed, round=place)]
-        at = torch.as_tensor(ids, device=self.server.w.device)
-        sizes = torch.as_tensor(self.clients.sizes[ids]).to(self.server.w)
-        return Cohort(ids, sizes, self.clients.label_counts[at])
+            return present[sampling.fixed(len(present), s.clients or len(present), seed=seed, round=place)]
+        return present[sampling.bernoulli(len(present), s.rate, seed=seed, round=place)]
+
+    def cohort(self) -> Cohort:
+        """Those who take part in the next round, with what is known of them."""
+        ids, w = self._sampled(), self.server.w
+        sizes = to_device(self.clients.sizes[ids].astype(np.float64), w.device, w.dtype)
+        return Cohort(ids, sizes, self.clients.label_counts[to_device(ids, w.device)])
 
     def _evaluated(self) -> dict[str, Any]:
         """The round's evaluation, or None for each of its parts where it is not due."""

@@ -47,11 +47,12 @@ class Sgd:
 
     def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
         if self.weight_decay:
-            g = g + self.weight_decay * w
+            g = torch.add(g, w, alpha=self.weight_decay)
         if not self.momentum:
-            return w - lr * g, state
-        v = self.momentum * state["v"] + g
-        return w - lr * (g + self.momentum * v if self.nesterov else v), {"v": v}
+            return torch.addcmul(w, lr, g, value=-1), state
+        v = torch.add(g, state["v"], alpha=self.momentum)
+        ahead = torch.add(g, v, alpha=self.momentum) if self.nesterov else v
+        return torch.addcmul(w, lr, ahead, value=-1), {"v": v}
 
     def reach(self, steps: Tensor) -> Tensor:
         """How far `steps` steps of a unit gradient at lr 1 go: FedNova's ‖a‖₁, what SCAFFOLD must divide by."""

@@ -1,9 +1,14 @@
-"""CUDA graphs: the local step captured once and replayed, reading from memory that stays where it is."""
+"""CUDA graphs: local steps captured once and replayed, reading from memory that stays where it is.
+
+One graph holds several steps where a stretch is long enough: what every graph does once (look up its batches, write the
+clients' state back) is then shared by them, and the GPU waits less between them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -11,7 +16,12 @@ from torch import Tensor
 
 from fedbraid.core.local import State
 from fedbraid.core.tree import grow, leaves
-from fedbraid.engines.schedule import rung
+from fedbraid.engines.schedule import Stretch, rung
+
+BURST = 8
+"""Steps in one graph."""
+PATIENCE = 0.25
+"""Seconds that the capture of a graph may take if a longer one is to be captured too."""
 
 
 class Captured:
@@ -25,7 +35,7 @@ class Captured:
         self.memory: State = {
             "state": _with_room(like["state"], 0, lambda t, axis: _clients(t, axis, capacity)),
             "given": _with_room(like["given"], axes, lambda t, axis: _clients(t, axis, capacity)),
-            "plan": _with_room(like["plan"], 0, lambda t, _: [capacity, _more(t.shape[1]), *t.shape[2:]]),
+            "plan": _with_room(like["plan"], 0, lambda t, _: [_more(t.shape[0]), capacity, *t.shape[2:]]),
             "seen": _with_room(like["seen"], 0, lambda t, _: [_more(t.shape[0]), *t.shape[1:]]),
         }
         self.state: State = self.memory["state"]
@@ -33,7 +43,9 @@ class Captured:
         self.plan: State = self.memory["plan"]
         self.seen: State = self.memory["seen"]
         self.time = torch.zeros(1, dtype=torch.int64, device="cuda")
-        self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.ticks = torch.arange(BURST, device="cuda")
+        self.graphs: dict[tuple[int, bool, int], torch.cuda.CUDAGraph] = {}
+        self.costly: set[tuple[int, bool]] = set()  # stretches whose steps take too long to capture several times
         self.pool = torch.cuda.graph_pool_handle()
 
     def fits(self, tensors: State, axes: Any) -> bool:
@@ -59,33 +71,42 @@ class Captured:
             grow(self.memory[name], lambda here, new: here[tuple(map(slice, new.shape))].copy_(new), tree)
         self.time.zero_()
 
-    def row(self, size: int) -> State:
-        """The plan of the first `size` clients at the present time."""
-        row: State = grow(self.plan, lambda v: v[:size].index_select(1, self.time).squeeze(1))
-        return row
+    def rows(self, size: int, steps: int) -> State:
+        """The plan of the first `size` clients from the present time on: [steps, size, ...]."""
+        rows: State = grow(self.plan, lambda v: v[:, :size].index_select(0, self.time + self.ticks[:steps]))
+        return rows
 
     def write(self, new: State) -> None:
         grow(new, lambda value, here: here[: len(value)].copy_(value), self.state)
 
-    def replay(self, key: Hashable, body: Callable[[], None]) -> None:
-        """Run `body` and advance the time by one step: from its graph, which is captured at the first call."""
-        if key not in self.graphs:
-            self.graphs[key] = self._capture(body)
-        self.graphs[key].replay()
+    def replay(self, stretch: Stretch, body: Callable[[int], None]) -> None:
+        """The steps of a stretch from their graphs, which are captured at the first call; `body(n)` takes n steps."""
+        kind = (stretch.size, stretch.guarded)
+        left = stretch.steps
+        while left:
+            steps = BURST if left >= BURST and kind not in self.costly and (*kind, 1) in self.graphs else 1
+            if (*kind, steps) not in self.graphs:
+                self.graphs[*kind, steps] = self._capture(kind, steps, body)
+            self.graphs[*kind, steps].replay()
+            left -= steps
 
-    def _capture(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        before = grow(self.state, lambda v: v.clone())
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # libraries choose their kernels and allocate before the capture
-                body()
-        torch.cuda.current_stream().wait_stream(side)
-        grow(self.state, lambda here, old: here.copy_(old), before)
+    def _capture(self, kind: tuple[int, bool], steps: int, body: Callable[[int], None]) -> torch.cuda.CUDAGraph:
+        if steps == 1:  # libraries choose their kernels and allocate before the capture
+            before = grow(self.state, lambda v: v.clone())
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(2):
+                    body(steps)
+            torch.cuda.current_stream().wait_stream(side)
+            grow(self.state, lambda here, old: here.copy_(old), before)
+        began = perf_counter()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
-            body()
-            self.time.add_(1)
+            body(steps)
+            self.time.add_(steps)
+        if perf_counter() - began > PATIENCE:
+            self.costly.add(kind)
         return graph
 
 

@@ -25,6 +25,7 @@ from fedbraid.engines.samples import Clients, Samples
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given, Stack
 from fedbraid.engines.trace import LOOKS
+from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
 from fedbraid.models.recurrence import Lstm
@@ -58,6 +59,15 @@ def choose(kind: Literal["auto", "stack", "loop"], model: Model, samples: Sample
     return "stack"
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of a cohort, those with most to do first."""
+
+    places: np.ndarray  # in the cohort
+    ids: list[int]
+    plans: list[Plan]
+
+
 @dataclass(eq=False)
 class Local:
     """An engine: `run(job) -> replies`."""
@@ -77,6 +87,7 @@ class Local:
     def __post_init__(self) -> None:
         sizes = self.clients.sizes
         self.width = min(self.work.batch or int(sizes.max()), int(sizes.max()))
+        self._planned: tuple[tuple[int, int, tuple[int, ...]], list[Part]] | None = None
         if self.kind == "loop":
             self.loop = Loop(self.job, self.clients, self.workers)
         else:
@@ -103,38 +114,58 @@ class Local:
         kept = self.store.read(ids)
         if job.kind == "probe":
             return self._probe(job, ids, kept)
-        plans = [self.plan(job, i) for i in ids]
-        order = longest_first(plans)
-        size = self._chunk(len(ids))
-        parts = [order[at : at + size] for at in range(0, len(ids), size)]
-        trained = [self._train(job, ids, kept, plans, part) for part in parts]
-        back = torch.as_tensor(np.argsort(np.concatenate(parts)), device=job.model.device)
-        uploads = rows(_joined([t[0] for t in trained]), back)
+        parts = self._parts(job.seed, job.round, ids)
+        trained = [self._train(job, kept, part) for part in parts]
+        order = np.concatenate([part.places for part in parts])
+        uploads = self._in_order(order, [t[0] for t in trained])
         if trained[0][1]:
-            self.store.write(ids, rows(_joined([t[1] for t in trained]), back))
+            self.store.write(ids, self._in_order(order, [t[1] for t in trained]))
         frozen = 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
         return Stacked(uploads, sum((t[2] for t in trained), Work()), frozen)
 
-    def plan(self, job: Job, client: int) -> Plan:
-        """What this client does in the job's round."""
+    def prepare(self, seed: int, round: int, ids: np.ndarray) -> None:
+        """Plan a round that comes next while a GPU is still busy with the present one."""
+        if self.clients.samples.x.device.type != "cuda" or not len(ids):
+            return
+        parts = self._parts(seed, round, [int(i) for i in ids])
+        if self.kind == "stack" and len(parts) == 1:
+            self.stack.prepare(parts[0].ids, parts[0].plans)
+
+    def _parts(self, seed: int, round: int, ids: Sequence[int]) -> list[Part]:
+        """The cohort in stacks, longest plans first; what was asked for last is not made again."""
+        key = seed, round, tuple(ids)
+        if self._planned is None or self._planned[0] != key:
+            plans = [self.plan(seed, round, i) for i in ids]
+            order, size = longest_first(plans), self._chunk(len(ids))
+            places = [order[at : at + size] for at in range(0, len(ids), size)]
+            self._planned = key, [Part(at, [ids[k] for k in at], [plans[k] for k in at]) for at in places]
+        return self._planned[1]
+
+    def _in_order(self, order: np.ndarray, trained: Sequence[Any]) -> Any:
+        """What parts of the cohort made, client by client in the cohort's order."""
+        whole = _joined(trained)
+        if (order == np.arange(len(order))).all():
+            return whole
+        return rows(whole, to_device(np.argsort(order), self.setup.w.device))
+
+    def plan(self, seed: int, round: int, client: int) -> Plan:
+        """What this client does in a round."""
         size = int(self.clients.sizes[client])
         return make_plan(
             self.job.chain,
             self.work,
             size,
             self.width,
-            seed=job.seed,
-            round=job.round,
+            seed=seed,
+            round=round,
             client=client,
             augment=self.clients.samples.augment,
         )
 
-    def _train(
-        self, job: Job, ids: Sequence[int], kept: dict[str, Tree], plans: Sequence[Plan], part: np.ndarray
-    ) -> tuple[Tree, dict[str, Tree], Work]:
+    def _train(self, job: Job, kept: dict[str, Tree], part: Part) -> tuple[Tree, dict[str, Tree], Work]:
         """Some of the cohort, longest first: uploads, kept state and work."""
-        mine, their_plans = [ids[k] for k in part], [plans[k] for k in part]
-        given = self.given(job, kept, part, [len(p) for p in their_plans])
+        mine, their_plans = part.ids, part.plans
+        given = self.given(job, kept, part.places, [len(p) for p in their_plans])
         cached, looked = self._look_ahead(job, given, mine, their_plans)
         if self.kind == "loop":
             ends = np.cumsum(self.clients.sizes[mine])
@@ -142,7 +173,7 @@ class Local:
                 {name: Outputs(*(t[end - self.clients.sizes[i] : end] for t in out)) for name, out in cached.items()}
                 for i, end in zip(mine, ends, strict=True)
             ]
-            one_by_one = self.loop.train([given[k] for k in range(len(part))], mine, their_plans, tables)
+            one_by_one = self.loop.train([given[k] for k in range(len(mine))], mine, their_plans, tables)
             uploads, new = stack([u for u, _, _ in one_by_one]), stack([k for _, k, _ in one_by_one])
             return uploads, new, sum((w for _, _, w in one_by_one), Work(looked))
         self.stack.passed = Work()
@@ -152,27 +183,23 @@ class Local:
         return uploads, new, Work(looks * samples + looked, gradients * samples) + self.stack.passed
 
     def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
-        plans = [self.plan(job, i) for i in ids]
-        size = self._chunk(len(ids))
-        parts = [np.arange(at, min(at + size, len(ids))) for at in range(0, len(ids), size)]
-        answers = [self._probe_part(job, ids, kept, plans, part) for part in parts]
-        return Stacked(_joined([a for a, _ in answers]), sum((w for _, w in answers), Work()))
+        parts = self._parts(job.seed, job.round, ids)
+        answers = [self._probe_part(job, kept, part) for part in parts]
+        order = np.concatenate([part.places for part in parts])
+        return Stacked(self._in_order(order, [a for a, _ in answers]), sum((w for _, w in answers), Work()))
 
-    def _probe_part(
-        self, job: Job, ids: Sequence[int], kept: dict[str, Tree], plans: Sequence[Plan], part: np.ndarray
-    ) -> tuple[Tree, Work]:
-        mine, their_plans = [ids[k] for k in part], [plans[k] for k in part]
-        given = self.given(job, kept, part, [len(p) for p in their_plans])
+    def _probe_part(self, job: Job, kept: dict[str, Tree], part: Part) -> tuple[Tree, Work]:
+        given = self.given(job, kept, part.places, [len(p) for p in part.plans])
         if self.kind == "loop":
-            answers = self.loop.probe([given[k] for k in range(len(part))], mine, their_plans)
+            answers = self.loop.probe([given[k] for k in range(len(part.ids))], part.ids, part.plans)
             return stack([a for a, _ in answers]), sum((w for _, w in answers), Work())
         self.stack.passed = Work()
-        return self.stack.probe(given, mine, their_plans), self.stack.passed
+        return self.stack.probe(given, part.ids, part.plans), self.stack.passed
 
     def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
         """What these clients receive and keep, with or without a client axis."""
         device, dtype = job.model.device, job.model.dtype
-        at = torch.as_tensor(part, device=device)
+        at = to_device(part, device)
         own_model = job.model.dim() == 2
         cohort = job.cohort
         own = 0 if own_model else None
@@ -183,10 +210,10 @@ class Local:
             "size": (cohort.sizes[at], 0),
             "relative_size": (cohort.sizes[at] / float(self.clients.sizes.mean()), 0),
             "initial": (self.setup.w, None),
-            "id": (torch.as_tensor(job.cohort.ids[part], device=device), 0),
-            "steps": (torch.tensor(steps, device=device, dtype=dtype), 0),
-            "lr": (torch.tensor(job.lr, device=device, dtype=dtype), None),
-            "secret": (torch.tensor(_secret(job), device=device), None),
+            "id": (to_device(job.cohort.ids[part], device), 0),
+            "steps": (to_device(np.array(steps, dtype=np.float64), device, dtype), 0),
+            "lr": (to_device(np.float64(job.lr), device, dtype), None),
+            "secret": (to_device(np.int64(_secret(job)), device), None),
         }
         tensors: State = {key: tensor for key, (tensor, _) in both.items()}
         axes: dict[str, Any] = {key: axis for key, (_, axis) in both.items()}
@@ -201,15 +228,14 @@ class Local:
     def _chance(self, job: Job, ids: Sequence[int]) -> dict[str, Tree]:
         """What strands draw once for the round, from each client's own stream."""
         drawn: dict[str, Tree] = {}
+        w = self.setup.w
         for strand in self.job.chain.using("draw_once"):
             purpose = f"once/{strand.name}"
             each = [strand.draw_once(stream(job.seed, purpose, round=job.round, client=i), self.setup) for i in ids]
-            drawn[strand.name] = {key: self._tensor(np.stack([e[key] for e in each])) for key in each[0]}
+            drawn[strand.name] = {
+                key: to_device(np.stack([e[key] for e in each]), w.device, w.dtype) for key in each[0]
+            }
         return drawn
-
-    def _tensor(self, values: np.ndarray) -> Tensor:
-        tensor = torch.as_tensor(values).to(self.setup.w.device)
-        return tensor.to(self.setup.w.dtype) if tensor.is_floating_point() else tensor
 
     def _look_ahead(
         self, job: Job, given: Given, ids: Sequence[int], plans: Sequence[Plan]

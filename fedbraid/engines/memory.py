@@ -10,6 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedbraid.core.local import LocalJob
 from fedbraid.core.task import task_loss
+from fedbraid.engines.graph import BURST
 from fedbraid.engines.samples import Clients
 
 SHARE = 0.6
@@ -33,7 +34,8 @@ def clients_that_fit(job: LocalJob, clients: Clients, width: int) -> int:
     with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
         task_loss(job.task, job.model.learn(w.requires_grad_(), buffers, batch.x)[0].logits, batch)
     vectors = VECTORS + 2 * len(job.chain.using("init_client"))
-    each = 2 * saved + vectors * w.numel() * w.element_size()
+    batches = 3 * BURST * (batch.x.nbytes + batch.y.nbytes) if w.device.type == "cuda" else 0  # looked up at once
+    each = 2 * saved + batches + vectors * w.numel() * w.element_size()
     return max(1, int(SHARE * free_memory(w.device) / each))
 
 

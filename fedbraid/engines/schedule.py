@@ -6,7 +6,7 @@ stack, and finished clients leave it by slicing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +23,34 @@ class Schedule:
     counts: NDArray[np.int64]  # [K, T]
     draws: dict[str, np.ndarray]  # [K, T, ...]
     active: NDArray[np.int64]  # [T] length of the prefix that has work
-    new_epoch: NDArray[np.bool_]  # [T] whether clients of the prefix begin a local epoch
+    new_epoch: NDArray[np.bool_]  # [T] whether clients of the prefix begin a local epoch, where they do so together
 
     def __len__(self) -> int:
         return len(self.active)
+
+    def stretches(self, capacity: int) -> Iterator[Stretch]:
+        """The schedule cut into stretches, for stacks of the sizes that `rung` gives."""
+        clients = len(self.counts)
+        sizes = np.array([rung(int(active), capacity) for active in self.active])
+        reach = np.arange(clients)[:, None] < sizes
+        guarded = (sizes > clients) | ((self.counts == 0) & reach).any(axis=0)
+        new = np.concatenate([[True], (np.diff(sizes) != 0) | np.diff(guarded) | self.new_epoch[1:]])
+        starts = np.flatnonzero(new)
+        for start, end in zip(starts, [*starts[1:], len(self)], strict=True):
+            yield Stretch(
+                int(start), int(end - start), int(sizes[start]), bool(guarded[start]), bool(self.new_epoch[start])
+            )
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps that follow one another and are alike."""
+
+    start: int
+    steps: int
+    size: int  # of the stack
+    guarded: bool  # whether some of its clients have nothing to do
+    begins_epoch: bool  # whether clients of the prefix begin a local epoch with the first step
 
 
 def longest_first(plans: Sequence[Plan]) -> NDArray[np.int64]:
@@ -45,7 +69,7 @@ def make_schedule(plans: Sequence[Plan], *, align_epochs: bool) -> Schedule:
     draws = {key: np.zeros((clients, length, *v.shape[1:]), v.dtype) for key, v in plans[0].draws.items()}
     for k, (plan, at) in enumerate(zip(plans, times, strict=True)):
         positions[k, at], counts[k, at] = plan.positions, plan.counts
-        new_epoch[at] |= plan.first
+        new_epoch[at] |= plan.first & align_epochs
         for key, value in plan.draws.items():
             draws[key][k, at] = value
     active = clients - np.argmax(counts[::-1] > 0, axis=0)

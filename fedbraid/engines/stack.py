@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,8 +26,9 @@ from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
 from fedbraid.engines.kernels.layers import for_stacks
 from fedbraid.engines.samples import Clients
-from fedbraid.engines.schedule import Schedule, make_schedule, rung
+from fedbraid.engines.schedule import Schedule, Stretch, make_schedule, rung
 from fedbraid.engines.trace import Flat, trace
+from fedbraid.engines.transfer import to_device
 from fedbraid.models.outputs import Outputs
 
 
@@ -54,6 +56,7 @@ class Stack:
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
         self.passed = Work()  # samples that hooks passed over since it was last set
+        self._prepared: tuple[Sequence[Plan], tuple[Schedule, State]] | None = None
         self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
 
@@ -63,17 +66,22 @@ class Stack:
         self, given: Given, ids: Sequence[int], plans: Sequence[Plan], cached: Mapping[str, Outputs] | None
     ) -> tuple[Tree, dict[str, Tree]]:
         """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
-        schedule = make_schedule(plans, align_epochs=self.align)
         own = self._own(ids, plans)
         state: State = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
-        state = grow(state, lambda t: t.contiguous())
-        plan = self._on_device(schedule, ids)
+        schedule, plan = self.prepare(ids, plans)
         if self.device.type == "cuda":
             state = self._train_captured(state, given, plan, schedule, own, cached)
         else:
             state = self._train_traced(state, given, plan, schedule, own, cached)
         uploads, kept = self._passing(own, vmap(self._end, (0, given.axes, 0)), state, given.tensors, own)
         return uploads, kept
+
+    def prepare(self, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Schedule, State]:
+        """The plans of a stack side by side, here and on the device; what was prepared last is not made again."""
+        if self._prepared is None or self._prepared[0] is not plans:
+            schedule = make_schedule(plans, align_epochs=self.align)
+            self._prepared = plans, (schedule, self._on_device(schedule, ids))
+        return self._prepared[1]
 
     def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
         own = self._own(ids, plans)
@@ -100,21 +108,28 @@ class Stack:
 
     # --- the local step for K clients
 
-    def _step(self, axes: Any, guarded: bool, state: State, given: State, row: State, seen: State) -> State:
+    def _look_up(self, row: State, seen: State) -> State:
+        """The batches of a row of the plan, or of several: images, labels, which are real, what was drawn and seen."""
+        samples, index = self.clients.samples, row["index"]
+        return {
+            "x": samples.training_inputs(index, row["draws"]),
+            "y": samples.targets(index),
+            "mask": (torch.arange(index.shape[-1], device=self.device) < row["counts"][..., None]).to(samples.dtype),
+            "draws": row["draws"],
+            "seen": grow(seen, lambda table: table[row["rows"]]),
+        }
+
+    def _step(self, axes: Any, guarded: bool, state: State, given: State, batches: State) -> State:
         """One step of every client in `state`; `guarded` where some of them have nothing to do."""
-        samples = self.clients.samples
-        mask = (torch.arange(row["index"].shape[1], device=self.device) < row["counts"][:, None]).to(samples.dtype)
-        x, y = samples.training_inputs(row["index"], row["draws"]), samples.targets(row["index"])
 
-        def one(state: State, given: State, x: Tensor, y: Tensor, mask: Tensor, draws: Tree, seen: State) -> State:
-            outputs = {name: Outputs(out["logits"], out["features"]) for name, out in seen.items()}
-            new = self.job.step(state, Batch(x, y, mask, draws), given, outputs)
-            return keep_unless(mask.any(), new, state) if guarded else new
+        def one(state: State, given: State, b: State) -> State:
+            outputs = {name: Outputs(out["logits"], out["features"]) for name, out in b["seen"].items()}
+            new = self.job.step(state, Batch(b["x"], b["y"], b["mask"], b["draws"]), given, outputs)
+            return keep_unless(b["mask"].any(), new, state) if guarded else new
 
-        gathered = grow(seen, lambda table: table[row["rows"]])
-        tally = self.job.tally
+        tally, seen = self.job.tally, batches["seen"]
         before = tally.gradients, tally.views
-        stepped: State = vmap(one, (0, axes, 0, 0, 0, 0, 0))(state, given, x, y, mask, row["draws"], gathered)
+        stepped: State = vmap(one, (0, axes, 0))(state, given, batches)
         self.gradients = tally.gradients - before[0]
         self.views = self.views if seen else tally.views - before[1]
         tally.gradients, tally.views = before
@@ -126,7 +141,8 @@ class Stack:
         if key not in self._programs:
 
             def flat(*tensors: Tensor) -> list[Tensor]:
-                new = self._step(axes, guarded, **rebuild(example, tensors))
+                here = rebuild(example, tensors)
+                new = self._step(axes, guarded, here["state"], here["given"], self._look_up(here["row"], here["seen"]))
                 return leaves(grow(example["state"], lambda _, value: value, new))  # in the order they came in
 
             self._programs[key] = trace(flat, leaves(example))
@@ -145,7 +161,7 @@ class Stack:
     ) -> State:
         seen, everybody = _tables(cached), len(schedule.counts)
         idle: list[list[Tensor]] = []
-        live, size, guarded = leaves(state), everybody, False
+        live, size, guarded = [t.contiguous() for t in leaves(state)], everybody, False
         now, program = given.tensors, None
         for t, active in enumerate(schedule.active):
             fits = rung(int(active), everybody)
@@ -157,7 +173,7 @@ class Stack:
             if fits != len(now["steps"]):
                 now, program = given[:fits], None
             size = fits
-            row = rows(plan, (slice(size), t))
+            row = rows(plan, (t, slice(size)))
             if schedule.new_epoch[t] and t:
                 live = leaves(self._new_epoch(rebuild(state, live), given, now, own, row, size))
             padded = bool((schedule.counts[:size, t] == 0).any())
@@ -197,40 +213,41 @@ class Stack:
             self._captured = Captured(fixed, given.axes, max(self.capacity or 0, clients))
         captured = self._captured
         captured.load(fixed)
-        for t, active in enumerate(schedule.active):
-            size = rung(int(active), captured.capacity)
-            if schedule.new_epoch[t] and t:
+        for stretch in schedule.stretches(captured.capacity):
+            if stretch.begins_epoch and stretch.start:
+                active = int(schedule.active[stretch.start])
                 live = rows(captured.state, slice(active))
-                row = rows(captured.plan, (slice(active), t))
+                row = rows(captured.plan, (stretch.start, slice(active)))
                 now = Given(captured.given, given.axes)
                 captured.write(self._new_epoch(live, now, now[:active], own, row, active))
-            guarded = size > clients or bool((schedule.counts[:size, t] == 0).any())
-            captured.replay((size, guarded), self._body(captured, given.axes, guarded, size))
+            captured.replay(stretch, partial(self._steps, captured, given.axes, stretch))
         finished: State = grow(captured.state, lambda v: v[:clients].clone())
         return finished
 
-    def _body(self, captured: Captured, axes: Any, guarded: bool, size: int) -> Callable[[], None]:
-        def body() -> None:
-            row = captured.row(size)
-            live = rows(captured.state, slice(size))
-            now = Given(captured.given, axes)[:size]
-            captured.write(self._step(axes, guarded, live, now, row, captured.seen))
-
-        return body
+    def _steps(self, captured: Captured, axes: Any, stretch: Stretch, steps: int) -> None:
+        """Steps that follow one another, with all their batches looked up at once."""
+        live: State = rows(captured.state, slice(stretch.size))
+        now = Given(captured.given, axes)[: stretch.size]
+        batches = self._look_up(captured.rows(stretch.size, steps), captured.seen)
+        for step in range(steps):
+            live = self._step(axes, stretch.guarded, live, now, rows(batches, step))
+        captured.write(live)
 
     # --- data on the device
 
     def _on_device(self, schedule: Schedule, ids: Sequence[int]) -> State:
-        """The schedule as tensors [K, T, ...]: sample indices, rows of the cached outputs, counts and draws."""
-        samples = self.clients.samples
+        """The schedule as tensors [T, K, ...]: sample indices, rows of the cached outputs, counts and draws."""
         starts = self.clients.offsets[list(ids)]
         cohort = np.concatenate([[0], np.cumsum(self.clients.sizes[list(ids)])])[:-1]
-        positions = torch.as_tensor(schedule.positions).to(self.device)
-        index = self.clients.order[positions + torch.as_tensor(starts).to(self.device)[:, None, None]]
-        plan: State = {"index": index, "counts": torch.as_tensor(schedule.counts).to(self.device)}
-        plan["rows"] = positions + torch.as_tensor(cohort).to(self.device)[:, None, None]
-        plan["draws"] = {key: _tensor(v, samples.dtype, self.device) for key, v in schedule.draws.items()}
-        return plan
+        positions = to_device(schedule.positions, self.device)
+        plan: State = {
+            "index": self.clients.order[positions + to_device(starts, self.device)[:, None, None]],
+            "counts": to_device(schedule.counts, self.device),
+            "rows": positions + to_device(cohort, self.device)[:, None, None],
+            "draws": {k: to_device(v, self.device, self.clients.samples.dtype) for k, v in schedule.draws.items()},
+        }
+        turned: State = grow(plan, lambda t: t.transpose(0, 1))
+        return turned
 
     def _own(self, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
         """Each client's samples in batches [K, batches, B], and its first batch, where a hook may want to see them."""
@@ -249,7 +266,7 @@ class Stack:
             "first": firsts + starts[:, None],
             "first_count": np.array([plan.counts[0] for plan in plans]),
         }
-        tensors = {key: torch.as_tensor(value).to(self.device) for key, value in own.items()}
+        tensors = {key: to_device(value, self.device) for key, value in own.items()}
         return tensors | {key: self.clients.order[tensors[key]] for key in ("index", "first")}
 
     def _batches(self, own: Tree) -> Batches:
@@ -283,11 +300,6 @@ def _tables(cached: Mapping[str, Outputs] | None) -> State:
 
 def _joined(parts: list[list[Tensor]]) -> list[Tensor]:
     return parts[0] if len(parts) == 1 else [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
-
-
-def _tensor(values: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
-    tensor = torch.as_tensor(values)
-    return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
 
 
 def _map2(tree: Any, other: Any, f: Callable[[Tensor, Any], Tensor]) -> Any:

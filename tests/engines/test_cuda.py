@@ -6,6 +6,7 @@ from helpers import advanced, apart, federation, held, toy
 from made_up_strands import MADE_UP
 from networks import NETWORKS, Normed, Recurrent
 
+from fedbraid.engines.graph import BURST
 from fedbraid.strands import STRANDS
 
 pytestmark = [
@@ -130,6 +131,14 @@ def test_a_graph_is_captured_once_for_each_size_and_used_in_later_rounds():
     advanced(experiment, 4)
     assert experiment.engine.stack._captured is captured
     assert captured.graphs == graphs
+
+
+@pytest.mark.parametrize("method", ["fedavg", "asd+disco", "mixup+moon", "fedacd", "scaffold+skip(every=2)"])
+def test_long_rounds_whose_graphs_hold_several_steps(method):
+    assert_same(method, local={"batch": 2, "epochs": 5}, sampling={"clients": 5}, optimizer={"momentum": 0.5})
+    experiment = federation("fedavg", engine=GPU, local={"batch": 2, "epochs": 5})
+    advanced(experiment, 1)
+    assert BURST in {steps for _, _, steps in experiment.engine.stack._captured.graphs}
 
 
 @pytest.mark.parametrize("method", ["fedavg", "asd+disco", "mixup+moon", "fedacd"])

@@ -75,3 +75,26 @@ def test_rungs_are_monotone_and_few(capacity):
     rungs = [rung(clients, capacity) for clients in range(1, capacity + 1)]
     assert rungs == sorted(rungs)
     assert len(set(rungs)) <= 4 * capacity.bit_length()
+
+
+@given(SIZES, WORK, st.booleans(), st.integers(0, 3))
+def test_stretches_cover_the_schedule_in_order_and_their_steps_are_alike(sizes, work, align, spare):
+    schedule = make_schedule(sorted_plans(sizes, work), align_epochs=align)
+    capacity, at = len(sizes) + spare, 0
+    for stretch in schedule.stretches(capacity):
+        assert stretch.start == at and stretch.steps > 0
+        assert stretch.begins_epoch == schedule.new_epoch[at]
+        for t in range(at, at + stretch.steps):
+            assert stretch.size == rung(int(schedule.active[t]), capacity)
+            idle = stretch.size > len(sizes) or bool((schedule.counts[: stretch.size, t] == 0).any())
+            assert stretch.guarded == idle
+            assert t == at or not schedule.new_epoch[t]
+        at += stretch.steps
+    assert at == len(schedule)
+
+
+def test_clients_alike_make_one_stretch_unless_their_epochs_matter():
+    plans = sorted_plans([12, 12, 12], LocalWork(batch=4, epochs=5))
+    (one,) = make_schedule(plans, align_epochs=False).stretches(3)
+    assert (one.steps, one.size, one.guarded) == (15, 3, False)
+    assert [s.steps for s in make_schedule(plans, align_epochs=True).stretches(3)] == [3] * 5

@@ -1,0 +1,19 @@
+"""From the host to the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """`values` as a tensor there; a GPU is not waited for, so that the host can work ahead of it.
+
+    `dtype` is what floating-point numbers become; others keep theirs.
+    """
+    tensor = torch.as_tensor(values)
+    if dtype is not None and tensor.is_floating_point():
+        tensor = tensor.to(dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
