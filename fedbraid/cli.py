@@ -187,18 +187,38 @@ def bench(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Measure speed here: ratios to the usual loop, in one interleaved run with medians."""
+    """Measure speed here, in one interleaved run with medians.
+
+    Beside FedBraid's engines run the usual loop (a deep copy, a DataLoader and an optimiser for each client) and a
+    single model that trains as many steps on batches that lie ready: the limit of any loop.
+    """
     from fedbraid import benchmark
     from fedbraid.experiment import device_of
 
-    device_of(device or "cpu")
-    rows = benchmark.measure(quick=quick, device=device or "cpu", note=lambda text: err.print(text, highlight=False))
+    where = device_of(device or "cpu").type
+    rows = benchmark.measure(
+        benchmark.works(where, quick=quick),
+        device=where,
+        repeats=5 if quick else 9,
+        note=lambda text: err.print(text, highlight=False),
+        evaluated=not quick,
+    )
     if as_json:
         print_json([vars(row) for row in rows])
         return
-    table = Table("workload", "engine", "samples/s", "× usual loop", box=None, header_style="bold")
+    columns = "work", "engine", "samples/s", "±", "× usual loop", "× single model", "TFLOP/s", "of matmul"
+    table = Table(*columns, box=None, header_style="bold")
     for row in rows:
-        table.add_row(row.workload, row.engine, f"{row.samples_per_second:,.0f}", f"{row.ratio:.2f}")
+        table.add_row(
+            row.work,
+            row.engine + (" (auto)" if row.chosen else ""),
+            f"{row.samples_per_s:,.0f}",
+            f"{row.spread:.0%}",
+            f"{row.vs_usual:.2f}",
+            f"{row.vs_limit:.2f}",
+            f"{row.flop_per_s / 1e12:.3g}",
+            f"{row.of_matmul:.1%}",
+        )
     out.print(table)
 
 
