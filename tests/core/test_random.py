@@ -1,6 +1,7 @@
 """Streams: the same name gives the same numbers, another name gives others."""
 
 import itertools
+from zlib import crc32
 
 import numpy as np
 from hypothesis import given
@@ -38,3 +39,13 @@ def test_streams_next_to_each_other_are_independent():
 def test_the_servers_stream_is_no_clients():
     assert stream(0, "x").random() == stream(0, "x", client=SERVER).random()
     assert stream(0, "x").random() != stream(0, "x", client=0).random()
+
+
+@given(seed=st.integers(0, 2**64 - 1), round=st.integers(0, 2**31), client=st.integers(0, 2**32 - 1))
+def test_a_stream_is_philox_with_its_key_and_its_place(seed, round, client):
+    key = np.array([seed, (round << 32) | client], dtype=np.uint64)
+    counter = np.array([0, 0, 0, crc32(b"local")], dtype=np.uint64)
+    plain = np.random.Generator(np.random.Philox(key=key, counter=counter))
+    ours = stream(seed, "local", round=round, client=client)
+    for draw in (lambda g: g.random(5), lambda g: g.integers(0, 7, 3, dtype=np.int32), lambda g: g.permutation(9)):
+        np.testing.assert_array_equal(draw(ours), draw(plain))
