@@ -25,7 +25,7 @@ def stream(seed: int, purpose: str, *, round: int = 0, client: int = SERVER) -> 
     """
     generator = np.random.Philox(_NOTHING)  # type: ignore[arg-type]  # numpy takes any ISeedSequence
     place = {"key": (seed % 2**64, (round << 32) | client), "counter": (0, 0, 0, crc32(purpose.encode()))}
-    generator.state = {"bit_generator": "Philox", "state": place, **_UNUSED}
+    generator.state = _FRESH | {"state": place}
     return np.random.Generator(generator)
 
 
@@ -37,4 +37,10 @@ class _Nothing(ISeedSequence):
 
 
 _NOTHING = _Nothing()
-_UNUSED: Any = {"buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+_FRESH: Any = {
+    "bit_generator": "Philox",
+    "buffer": np.zeros(4, dtype=np.uint64),
+    "buffer_pos": 4,
+    "has_uint32": 0,
+    "uinteger": 0,
+}
