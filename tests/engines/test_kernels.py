@@ -1,10 +1,12 @@
 """Convolutions of a stack by kernels of our own: which layers take them, and on a GPU that they are right."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import advanced, federation, toy
 from torch import nn
-from torch.func import grad_and_value, vmap
+from torch.func import grad, vmap
 from torch.nn.functional import conv2d, max_pool2d, relu
 
 from fedbraid.engines.kernels.conv import Kind
@@ -16,6 +18,9 @@ on_a_gpu = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
 ]
+
+
+DEVICE = "cuda"
 
 
 class Doubled(nn.Conv2d):
@@ -76,40 +81,115 @@ LAYERS = [  # clients, batch, channels, outs, height, width, kernel, kind
     (2, 7, 64, 128, 8, 8, 1, Kind(2, 0, False)),
     (2, 5, 33, 17, 7, 9, 3, Kind(2, 1, False)),
     (1, 1, 3, 200, 5, 5, 3, Kind(1, 1, False)),
+    (2, 2, 1, 6, 8, 10, 3, Kind(1, 2, True)),
+    (2, 3, 3, 6, 7, 5, 3, Kind(2, 1, False)),
+    (2, 2, 16, 6, 6, 7, 3, Kind(1, 1, True)),
+    (1, 1, 64, 16, 4, 4, 3, Kind(1, 1, False)),
+    (1, 1, 1, 1, 5, 7, 3, Kind(1, 0, True)),
+    (2, 1, 16, 16, 4, 4, 1, Kind(1, 0, False)),
+    (3, 2, 1, 3, 6, 6, 4, Kind(1, 0, False)),  # a patch of 16 numbers leaves no room for the bias
 ]
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
+def made(case, channels_last=False):
+    """Inputs, weights that are views of one vector for each client, biases, and a gradient of the outputs."""
+    clients, batch, channels, outs, height, width, kernel, kind = case
+    torch.manual_seed(0)
+    x = torch.randn(clients, batch, channels, height, width, device=DEVICE)
+    if channels_last:
+        x = x.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    size = outs * channels * kernel**2
+    vector = torch.randn(clients, 5 + size + outs, device=DEVICE)
+    vector[:, 5 : 5 + size] /= (channels * kernel**2) ** 0.5
+    w, b = vector[:, 5 : 5 + size].view(clients, outs, channels, kernel, kernel), vector[:, 5 + size :]
+    t = torch.randn_like(vmap(lambda *a: plainly(*a, kind))(x, w, b))
+    return (x, w, b), t.bfloat16().float()
+
+
+def slopes(f, inputs, t):
+    """The gradients of a client's loss, of all clients at once."""
+    return vmap(grad(lambda a, t: (f(*a) * t).sum()))(inputs, t)
+
+
+def ours(kind):
+    return lambda *a: ClientConv.apply(*(a if len(a) == 3 else (*a, None)), kind)[0]
+
+
+def theirs(kind):
+    return lambda *a: plainly(*(a if len(a) == 3 else (*a, None)), kind)
+
+
+def rounded(x):
+    """x in bfloat16, with the gradient of x."""
+    return x + (x.detach().bfloat16().to(x.dtype) - x.detach())
+
+
 @pytest.mark.parametrize("case", LAYERS, ids=str)
 class TestOnAGpu:
     pytestmark = on_a_gpu
 
-    def test_outputs_and_gradients(self, case, channels_last):
-        clients, batch, channels, outs, height, width, kernel, kind = case
-        torch.manual_seed(0)
-        x = torch.randn(clients, batch, channels, height, width, device="cuda")
-        if channels_last:
-            x = x.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
-        w = torch.randn(clients, outs, channels, kernel, kernel, device="cuda") / (channels * kernel**2) ** 0.5
-        b = torch.randn(clients, outs, device="cuda")
-        exact = [t.double() for t in (x, w, b)]
-        want = vmap(lambda *a: plainly(*a, kind))(*exact)
-        t = torch.randn_like(want)
-
-        def loss(f):
-            return vmap(grad_and_value(lambda a, t: (f(*a) * t).sum()))
-
-        got, _ = loss(lambda *a: ClientConv.apply(*a, kind)[0])((x, w, b), t.float())
-        truth, _ = loss(lambda *a: plainly(*a, kind))(tuple(exact), t)
-        assert far(vmap(lambda *a: ClientConv.apply(*a, kind)[0])(x, w, b), want) < 1e-5
+    @pytest.mark.parametrize("channels_last", [False, True])
+    @pytest.mark.parametrize("biased", [False, True])
+    def test_outputs_and_gradients(self, case, channels_last, biased):
+        inputs, t = made(case, channels_last)
+        inputs, kind = inputs if biased else inputs[:2], case[-1]
+        exact = tuple(a.double() for a in inputs)
+        assert far(vmap(ours(kind))(*inputs), vmap(theirs(kind))(*exact)) < 1e-5
         # A pixel within rounding of another, or of 0, sends a gradient elsewhere: that is as it must be.
         limit = 5e-3 if kind.pooled else 2e-5
-        for ours, theirs in zip(got, truth, strict=True):
-            assert far(ours, theirs) < limit
+        for got, want in zip(slopes(ours(kind), inputs, t), slopes(theirs(kind), exact, t.double()), strict=True):
+            assert far(got, want) < limit
+
+    def test_coarse_products_are_those_of_numbers_in_bfloat16(self, case):
+        inputs, t = made(case)
+        coarse = ours(replace(case[-1], fine=False))
+
+        def exact(x, w, b):
+            return plainly(rounded(x), rounded(w), b, case[-1])
+
+        double = tuple(a.double() for a in inputs)
+        assert far(vmap(coarse)(*inputs), vmap(exact)(*double)) < 1e-5
+        limit = 5e-3 if case[-1].pooled else 2e-5
+        for got, want in zip(slopes(coarse, inputs, t), slopes(exact, double, t.double()), strict=True):
+            assert far(got, want) < limit
+
+    def test_the_gradient_may_lie_in_any_order_and_be_shared(self, case):
+        inputs, _ = made(case)
+        kind = case[-1]
+        sums = vmap(grad(lambda a: ours(kind)(*a).sum()))(inputs)
+        ones = torch.ones_like(vmap(ours(kind))(*inputs))
+        last = ones.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+        for t in (ones, last):
+            for got, want in zip(slopes(ours(kind), inputs, t), sums, strict=True):
+                assert torch.equal(got, want)
+
+    def test_one_client_alone_is_a_client_of_a_stack(self, case):
+        inputs, t = made(case)
+        kind, first = case[-1], tuple(a[0] for a in inputs)
+        assert far(ours(kind)(*first), vmap(ours(kind))(*inputs)[0]) < 1e-6
+        alone = grad(lambda a: (ours(kind)(*a) * t[0]).sum())(first)
+        for got, want in zip(alone, slopes(ours(kind), inputs, t), strict=True):
+            assert far(got, want[0]) < 1e-5
+
+    def test_the_same_bits_every_time(self, case):
+        inputs, t = made(case)
+        runs = [slopes(ours(case[-1]), inputs, t) for _ in range(2)]
+        assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
 
 
-def far(ours, theirs):
-    return float((ours.double() - theirs).norm() / theirs.norm())
+def test_weights_alone_have_gradients_where_inputs_are_data():
+    case = LAYERS[-3]
+    (x, w, b), t = made(case)
+    both = slopes(ours(case[-1]), (x, w, b), t)[1:]
+    alone = vmap(grad(lambda a, x, t: (ours(case[-1])(x, *a) * t).sum()))((w, b), x, t)
+    assert all(torch.equal(one, two) for one, two in zip(alone, both, strict=True))
+
+
+test_weights_alone_have_gradients_where_inputs_are_data.pytestmark = on_a_gpu
+
+
+def far(got, want):
+    return float((got.double() - want).norm() / want.norm())
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold+disco", "asd+moon", "rfedavg_plus", "sam"])
