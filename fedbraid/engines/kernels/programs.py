@@ -346,7 +346,7 @@ def weight_gradient(
     d_high += client * d_client
     d_low += client * d_client
     total = tl.zeros((BN, BK), dtype=tl.float32)
-    if SUMMED:
+    if SUMMED:  # noqa: SIM102 (this one is decided by the compiler)
         if first >= KD:
             sums = tl.zeros((BN,), dtype=tl.float32)
             for start in range(begin, end, BM):
