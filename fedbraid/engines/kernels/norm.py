@@ -21,7 +21,8 @@ class Groups:
 
     def tile(self, x: Tensor) -> dict[str, int]:
         """Pixels and channels that a program has in hand at a time."""
-        channels, pixels = (1 << (size - 1).bit_length() for size in (x.shape[2] // self.count, x[0, 0, 0].numel()))
+        _, _, channels, height, width = x.shape
+        channels, pixels = (1 << (size - 1).bit_length() for size in (channels // self.count, height * width))
         pixels = min(pixels, max(1, 4096 // channels))
         return {"BP": pixels, "BC": channels, "num_warps": 8 if pixels * channels > 2048 else 4}
 
@@ -35,7 +36,8 @@ def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: Groups) -> tuple[Ten
     stats = torch.empty(clients, batch, groups.count, 2, dtype=x.dtype, device=x.device)
     pixels, gamma, beta = x.flatten(3), _rows(gamma), _rows(beta)
     normalise[(batch * groups.count, clients)](
-        pixels, gamma, beta, y, stats, channels, height * width, groups.count, channels // groups.count, groups.eps,
+        pixels, gamma, beta, y, stats,
+        channels, height * width, groups.count, channels // groups.count, groups.eps,
         *pixels.stride(), gamma.stride(0), beta.stride(0),
         **groups.tile(x), RELU=groups.relu,
     )  # fmt: skip
@@ -53,7 +55,8 @@ def gradients(
     sums = torch.empty(2, clients, batch, channels, dtype=x.dtype, device=x.device)
     pixels, received, gamma, beta = x.flatten(3), d.flatten(3), _rows(gamma), _rows(beta)
     slopes[(batch * groups.count, clients)](
-        received, pixels, gamma, beta, stats, dx, sums, channels, height * width, groups.count, channels // groups.count,
+        received, pixels, gamma, beta, stats, dx, sums,
+        channels, height * width, groups.count, channels // groups.count,
         *received.stride(), *pixels.stride(), gamma.stride(0), beta.stride(0),
         **groups.tile(x), RELU=groups.relu,
     )  # fmt: skip
