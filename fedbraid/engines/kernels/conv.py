@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 Pair = tuple[int, int]
 
@@ -21,6 +20,7 @@ class Kind:
     stride: int = 1
     padding: int = 0
     pooled: bool = False  # followed by 2x2 max pooling and ReLU
+    fine: bool = True  # by three products of bfloat16, which is nearly float32; else by one
 
     def size(self, x: Tensor, w: Tensor) -> Pair:
         """The sides of what comes out."""
@@ -30,206 +30,224 @@ class Kind:
 
 @dataclass(frozen=True)
 class Halves:
-    """Numbers as the sum of two bfloat16."""
+    """Numbers as the sum of two bfloat16, or as one: [clients, 2 or 1, ...]."""
 
-    high: Tensor
-    low: Tensor
-
-    @staticmethod
-    def of(x: Tensor) -> Halves:
-        from fedbraid.engines.kernels.programs import split
-
-        x = x.contiguous()
-        halves = Halves.like(x)
-        split[(-(-x.numel() // 2048),)](x, halves.high, halves.low, x.numel(), BLOCK=2048)
-        return halves
+    numbers: Tensor
 
     @staticmethod
-    def like(x: Tensor) -> Halves:
-        return Halves.empty(*x.shape, device=x.device)
-
-    @staticmethod
-    def empty(*shape: int, device: torch.device) -> Halves:
-        return Halves(*torch.empty(2, *shape, dtype=torch.bfloat16, device=device))
-
-
-@dataclass(frozen=True)
-class Patches:
-    """The inputs of a convolution, ready for its products."""
-
-    numbers: Halves  # written out as [clients, rows, depth], or images [clients, batch, rows, columns, channels]
+    def empty(clients: int, fine: bool, *shape: int, device: torch.device) -> Halves:
+        return Halves(torch.empty(clients, 1 + fine, *shape, dtype=torch.bfloat16, device=device))
 
     @property
-    def gathered(self) -> bool:
-        return self.numbers.high.dim() == 3
+    def fine(self) -> bool:
+        return self.numbers.shape[1] == 2
 
     @property
-    def channels(self) -> int:
-        return self.numbers.high.shape[-1]
+    def high(self) -> Tensor:
+        return self.numbers[:, 0]
+
+    @property
+    def low(self) -> Tensor:
+        """Not to be read where numbers are not fine."""
+        return self.numbers[:, -1]
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Between clients, samples, rows and columns."""
-        return (self.numbers.high.stride(0), 0, 0, 0) if self.gathered else self.numbers.high.stride()[:4]
+        """Between clients, then of images between samples, rows and columns."""
+        _, _, *inner = self.numbers.stride()
+        return (self.numbers.stride(0), *(inner[:3] if len(inner) == 4 else (0, 0, 0)))
+
+    @property
+    def gathered(self) -> bool:
+        """Whether these are rows of patches written out, [rows, depth], or images [batch, rows, columns, channels]."""
+        return self.numbers.dim() == 4
+
+    @property
+    def channels(self) -> int:
+        return self.numbers.shape[-1]
 
 
-def patches(x: Tensor, kernel: Pair, size: Pair, stride: int, pooled: bool) -> Patches:
-    from fedbraid.engines.kernels.programs import gather
-
-    clients, batch, channels = x.shape[:3]
-    if channels % 16 == 0:
-        return Patches(Halves.of(x.permute(0, 1, 3, 4, 2)))
-    rows, depth = batch * size[0] * size[1] * (4 if pooled else 1), kernel[0] * kernel[1] * channels
-    width = -(-depth // 16) * 16
-    written = Halves.empty(clients, rows, width, device=x.device)
-    bk = _power(width, 16, 1 << 30)
-    bm = max(1, 4096 // bk)
-    gather[(-(-rows // bm), clients)](
-        x, written.high, written.low, rows, depth, width, channels, kernel[1], *size, *x.stride(),
-        STRIDE=stride, BM=bm, BK=bk, POOL=pooled,
-    )  # fmt: skip
-    return Patches(written)
-
-
-def forward(x: Tensor, w: Tensor, b: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
     """The outputs; which corner of its window each pooled one came from; the patches."""
     size = kind.size(x, w)
-    x = pad(x, (kind.padding,) * 4) if kind.padding else x
-    found = patches(x, (w.shape[3], w.shape[4]), size, kind.stride, kind.pooled)
-    y, chosen = product(found, w.permute(0, 1, 3, 4, 2), b, x.shape[1], size, kind.stride, kind.pooled)
-    return y, chosen, found.numbers.high, found.numbers.low
+    found = patches(x, (w.shape[3], w.shape[4]), size, kind, b is not None)
+    y, chosen = product(found, ordered(w, found, turned=False), b, x.shape[1], size, w.shape[4], kind)
+    return y, chosen, found.numbers
 
 
 def gradients(
-    d: Tensor, w: Tensor, chosen: Tensor, high: Tensor, low: Tensor, size: Pair, kind: Kind, wanted: bool
+    d: Tensor, w: Tensor, chosen: Tensor, numbers: Tensor, size: Pair, kind: Kind, wanted: bool, biased: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the inputs (where wanted), the weights and the biases."""
-    found = Patches(Halves(high, low))
-    d = _channels_last(d)
+    """Of the inputs (where wanted), the weights and the biases (where there are any)."""
+    found = Halves(numbers)
     around = w.shape[3] - 1 - kind.padding
     whole = size[0] + w.shape[3] - 1, size[1] + w.shape[4] - 1
-    images = None
+    back = d.new_empty(d.shape[0], 0)
     if wanted or not found.gathered:
-        images = unpooled(d, chosen, around, whole) if kind.pooled else spread(d, kind.stride, around, whole)
-    back = input_gradient(images, w, size) if wanted and images is not None else d.new_zeros(d.shape[0], 0)
+        slopes = images(d, whole, around, kind.stride, kind.fine, chosen if kind.pooled else None)
+        if wanted:
+            back = input_gradient(slopes, w, size, kind.fine)
+        lines = Halves(slopes.numbers[:, :, :, around:, around:])
     if found.gathered:
-        lines = expanded(d, chosen) if kind.pooled else Halves.of(d.flatten(1, 3))
-        slope = weight_gradient(lines, found, w, (d.shape[1], d.shape[2], d.shape[3]), kind)
-    else:
-        assert images is not None
-        inside = Halves(*(t[:, :, around:, around:] for t in (images.high, images.low)))
-        sides = (d.shape[2], d.shape[3]) if not kind.pooled else (2 * d.shape[2], 2 * d.shape[3])
-        slope = weight_gradient(inside, found, w, (d.shape[1], *sides), kind)
-    through = torch.where(chosen < 4, d, 0.0) if kind.pooled else d
-    return back, slope, through.sum((1, 2, 3))
+        lines = expanded(d, chosen, kind.fine) if kind.pooled else rows(d, kind.fine)
+    scale = 2 if kind.pooled else 1
+    sides = d.shape[1], d.shape[3] * scale, d.shape[4] * scale
+    return back, *weight_gradient(lines, found, w, sides, kind.stride, biased)
 
 
-def input_gradient(images: Halves, w: Tensor, size: Pair) -> Tensor:
+def input_gradient(slopes: Halves, w: Tensor, size: Pair, fine: bool) -> Tensor:
     """A convolution of the outputs' gradient, padded, with the weights turned around."""
-    found = Patches(images)
-    if found.channels % 16:
-        whole = (images.high.float() + images.low.float()).permute(0, 1, 4, 2, 3)
-        found = patches(whole, (w.shape[3], w.shape[4]), size, 1, False)
-    return product(found, w.flip(3, 4).permute(0, 2, 3, 4, 1), None, images.high.shape[1], size, 1, False)[0]
+    plain, batch = Kind(fine=fine), slopes.numbers.shape[2]
+    if slopes.channels % 16:
+        whole = slopes.numbers.float().sum(1).permute(0, 1, 4, 2, 3)
+        slopes = patches(whole, (w.shape[3], w.shape[4]), size, plain, False)
+    return product(slopes, ordered(w, slopes, turned=True), None, batch, size, w.shape[4], plain)[0]
 
 
-def spread(d: Tensor, stride: int, around: int, whole: Pair) -> Halves:
-    """`d` (channels-last) with zeros between its pixels (for a stride) and around them."""
-    clients, batch, height, width, outs = d.shape
-    out = d.new_zeros(clients, batch, *whole, outs)
-    down, right = (slice(around, around + (side - 1) * stride + 1, stride) for side in (height, width))
-    out[:, :, down, right] = d
-    return Halves.of(out)
+def patches(x: Tensor, kernel: Pair, size: Pair, kind: Kind, ones: bool) -> Halves:
+    """The inputs ready for a product: images where channels are many, else written out (with a one for the bias)."""
+    from fedbraid.engines.kernels.programs import gather
 
-
-def unpooled(d: Tensor, chosen: Tensor, around: int, whole: Pair) -> Halves:
-    """`d` (channels-last) at the corners that were chosen, with zeros around the image."""
-    from fedbraid.engines.kernels.programs import unpool
-
-    clients, batch, height, width, outs = d.shape
-    out = Halves.empty(clients, batch, *whole, outs, device=d.device)
-    bn = _power(outs, 16, 64)
-    unpool[(clients * batch * whole[0], -(-outs // bn))](
-        d, chosen, out.high, out.low, height, width, outs, around, *whole,
-        BW=_power(whole[1], 16, 1 << 30), BN=bn,
+    clients, batch, channels, height, width = x.shape
+    if channels % 16 == 0:
+        return images(x, (height + 2 * kind.padding, width + 2 * kind.padding), kind.padding, 1, kind.fine)
+    lines, depth = batch * size[0] * size[1] * (4 if kind.pooled else 1), kernel[0] * kernel[1] * channels
+    breadth = _breadth(depth, ones)
+    made = Halves.empty(clients, kind.fine, lines, breadth, device=x.device)
+    bk = _power(breadth, 16, 1 << 30)
+    bm = max(1, 4096 // bk)
+    gather[(-(-lines // bm), clients)](
+        x, made.high, made.low, lines, depth, breadth, channels, kernel[1], *size, height, width, kind.padding,
+        made.strides[0], *x.stride(),
+        STRIDE=kind.stride, BM=bm, BK=bk, POOL=kind.pooled, PADDED=kind.padding > 0, ONES=ones, FINE=kind.fine,
     )  # fmt: skip
-    return out
+    return made
 
 
-def expanded(d: Tensor, chosen: Tensor) -> Halves:
-    """`d` (channels-last) at the corners that were chosen, in the order of written patches."""
+def images(x: Tensor, whole: Pair, around: int, stride: int, fine: bool, chosen: Tensor | None = None) -> Halves:
+    """`x` channels-last with zeros between its pixels (for a stride) and around them, `whole` in all.
+
+    Where corners were chosen, each pixel stands for a 2x2 window and goes to its corner.
+    """
+    from fedbraid.engines.kernels import programs
+
+    clients, batch, channels, height, width = x.shape
+    made = Halves.empty(clients, fine, batch, *whole, channels, device=x.device)
+    pixels, bn = batch * whole[0] * whole[1], _power(channels, 16, 64)
+    bm = 2048 // bn
+    programs.images[(-(-pixels // bm), -(-channels // bn), clients)](
+        x, made.high if chosen is None else chosen, made.high, made.low,
+        pixels, channels, height, width, *whole, around, made.strides[0], *x.stride(),
+        STRIDE=stride if chosen is None else 2, BM=bm, BN=bn, POOL=chosen is not None, FINE=fine,
+    )  # fmt: skip
+    return made
+
+
+def rows(d: Tensor, fine: bool) -> Halves:
+    """The gradient of a convolution's outputs, in the order of written patches."""
+    return Halves(images(d, (d.shape[3], d.shape[4]), 0, 1, fine).numbers.flatten(2, 4))
+
+
+def expanded(d: Tensor, chosen: Tensor, fine: bool) -> Halves:
+    """The same of pooled outputs: the corners that were not chosen have none."""
     from fedbraid.engines.kernels.programs import expand
 
-    clients, batch, height, width, outs = d.shape
-    windows = clients * batch * height * width
-    out = Halves.empty(clients, batch * height * width * 4, outs, device=d.device)
-    bn = _power(outs, 16, 64)
-    block = 1024 // bn
-    expand[(-(-windows // block), -(-outs // bn))](d, chosen, out.high, out.low, windows, outs, BLOCK=block, BN=bn)
-    return out
+    clients, batch, outs, height, width = d.shape
+    windows, bn = batch * height * width, _power(outs, 16, 64)
+    made = Halves.empty(clients, fine, windows * 4, outs, device=d.device)
+    bm = 1024 // bn
+    expand[(-(-windows // bm), -(-outs // bn), clients)](
+        d, chosen, made.high, made.low, windows, outs, height, width, made.strides[0], *d.stride(),
+        BM=bm, BN=bn, FINE=fine,
+    )  # fmt: skip
+    return made
+
+
+def ordered(w: Tensor, found: Halves, turned: bool) -> Halves:
+    """The weights as the product with `found` wants them: [outs, depth]; turned, what came in goes out."""
+    from fedbraid.engines.kernels.programs import weights
+
+    taps = (w.transpose(1, 2) if turned else w).flatten(3)  # a view: weights lie in one piece within their vector
+    clients, outs, channels, count = taps.shape
+    depth = channels * count
+    breadth = found.channels if found.gathered else depth
+    made = Halves.empty(clients, found.fine, outs, breadth, device=w.device)
+    block = 1024
+    weights[(-(-outs * breadth // block), clients)](
+        taps, made.high, made.low, outs, depth, breadth, channels, count, made.strides[0], *taps.stride(),
+        TURNED=turned, BLOCK=block, FINE=found.fine,
+    )  # fmt: skip
+    return made
 
 
 def product(
-    found: Patches, w: Tensor, bias: Tensor | None, batch: int, size: Pair, stride: int, pooled: bool
+    found: Halves, weights: Halves, bias: Tensor | None, batch: int, size: Pair, columns: int, kind: Kind
 ) -> tuple[Tensor, Tensor]:
-    """Patches times `w` [clients, outs, rows, columns, channels]; the result lies channels-last."""
+    """Patches times weights, of kernels so many columns wide; the result lies channels-last."""
     from fedbraid.engines.kernels.programs import convolve
 
-    clients, outs, kernel_columns = w.shape[0], w.shape[1], w.shape[3]
-    flat = w.reshape(clients, outs, -1)
-    if found.gathered:
-        flat = pad(flat, (0, found.channels - flat.shape[2]))
-        kernel_columns = 1
-    weights = Halves.of(flat)
-    rows, depth = batch * size[0] * size[1] * (4 if pooled else 1), flat.shape[2]
-    y = torch.empty(clients, batch, *size, outs, dtype=torch.float32, device=w.device)
-    chosen = torch.empty(y.shape if pooled else (clients, 0), dtype=torch.int8, device=w.device)
+    clients, _, outs, depth = weights.numbers.shape
+    lines, device = batch * size[0] * size[1] * (4 if kind.pooled else 1), weights.numbers.device
+    y = torch.empty(clients, batch, *size, outs, dtype=torch.float32, device=device)
+    chosen = torch.empty(y.shape if kind.pooled else (clients, 0), dtype=torch.int8, device=device)
     bn = _power(outs, 16, 128)
     # What was fastest on an H200: small tiles of long steps where patches are gathered on the way.
     bm, most = (128, 32) if found.gathered else (64, 64)
     bk = min(found.channels & -found.channels, most)
-    convolve[(-(-rows // bm), -(-outs // bn), clients)](
-        found.numbers.high, found.numbers.low, weights.high, weights.low,
-        weights.high if bias is None else bias.contiguous(), y, chosen,
-        rows, outs, depth, found.channels, kernel_columns, *size, *found.strides,
-        STRIDE=stride, BM=bm, BN=bn, BK=bk, POOL=pooled, GATHERED=found.gathered, BIASED=bias is not None,
+    convolve[(-(-lines // bm), -(-outs // bn), clients)](
+        found.high, found.low, weights.high, weights.low, y if bias is None else bias, y, chosen,
+        lines, outs, depth, found.channels, 1 if found.gathered else columns, *size,
+        *found.strides, weights.strides[0], *((0, 0) if bias is None else bias.stride()),
+        STRIDE=kind.stride, BM=bm, BN=bn, BK=bk,
+        POOL=kind.pooled, GATHERED=found.gathered, BIASED=bias is not None, FINE=found.fine,
         num_warps=4, num_stages=3,
     )  # fmt: skip
     return y.permute(0, 1, 4, 2, 3), chosen
 
 
-def weight_gradient(d: Halves, found: Patches, w: Tensor, shape: tuple[int, int, int], kind: Kind) -> Tensor:
-    """`d` times patches, summed over rows; `shape` is the batch and the sides of the convolution's outputs."""
+def weight_gradient(
+    d: Halves, found: Halves, w: Tensor, sides: tuple[int, int, int], stride: int, biased: bool
+) -> tuple[Tensor, Tensor]:
+    """`d` times patches, summed over rows; `sides` are the batch and the sides of the convolution's outputs."""
     from fedbraid.engines.kernels import programs
 
-    clients, outs, channels, rows, columns = w.shape
-    pixels = d.high.shape[1] if found.gathered else shape[0] * shape[1] * shape[2]
-    depth = found.channels if found.gathered else rows * columns * channels
+    clients, outs, channels, height, width = w.shape
+    pixels, taps = sides[0] * sides[1] * sides[2], height * width
+    breadth = _breadth(channels * taps, biased)
+    depth = breadth if found.gathered else channels * taps
     bk = min(found.channels & -found.channels, 64)
     bn, bm = _power(outs, 16, 64), 64
-    tiles = depth // bk * -(-outs // bn) * clients
-    splits = max(1, min(-(-pixels // (4 * bm)), PROGRAMS // tiles))
+    blocks = -(-breadth // bk), -(-outs // bn)
+    splits = max(1, min(-(-pixels // (4 * bm)), PROGRAMS // (blocks[0] * blocks[1] * clients)))
     share = -(-pixels // (splits * bm)) * bm
-    out = torch.empty(splits, clients, outs, depth, dtype=torch.float32, device=w.device)
-    strides = (d.high.stride(0), 0, 0, 0) if found.gathered else d.high.stride()[:4]
-    programs.weight_gradient[(depth // bk, -(-outs // bn), clients * splits)](
-        found.numbers.high, found.numbers.low, d.high, d.low, out,
-        pixels, outs, depth, found.channels, 1 if found.gathered else columns, shape[1], shape[2], share,
-        *found.strides, *(s * (kind.stride if i > 1 else 1) for i, s in enumerate(strides)),
-        STRIDE=kind.stride, BK=bk, BN=bn, BM=bm, SPLITS=splits, GATHERED=found.gathered,
+    parts = torch.empty(splits, clients, outs, breadth, dtype=torch.float32, device=w.device)
+    client, sample, *inner = d.strides
+    programs.weight_gradient[(*blocks, clients * splits)](
+        found.high, found.low, d.high, d.low, parts,
+        pixels, outs, depth, breadth, found.channels, 1 if found.gathered else width, sides[1], sides[2], share,
+        *found.strides, client, sample, *(s * stride for s in inner),
+        STRIDE=stride, BK=bk, BN=bn, BM=bm, SPLITS=splits,
+        GATHERED=found.gathered, SUMMED=biased and not found.gathered, FINE=found.fine,
         num_warps=4, num_stages=3,
     )  # fmt: skip
-    total = out.sum(0) if splits > 1 else out[0]
-    slope = total[..., : rows * columns * channels].reshape(clients, outs, rows, columns, channels)
-    return slope.permute(0, 1, 4, 2, 3)
+    if splits == taps == 1 and breadth == channels:
+        return parts.reshape(w.shape), parts.new_empty(clients, 0)
+    slope = parts.new_empty(w.shape)
+    bias = parts.new_empty(clients, outs if biased else 0)
+    block = 512
+    programs.combine[(-(-outs * (channels * taps + biased) // block), clients)](
+        parts, slope, bias if biased else slope, outs, channels, taps, breadth, splits, BLOCK=block, BIASED=biased
+    )
+    return slope, bias
 
 
 PROGRAMS = 528
 """Programs that keep a large GPU busy; sums over many rows are split into about so many, in a fixed order."""
 
 
-def _channels_last(d: Tensor) -> Tensor:
-    return d.permute(0, 1, 3, 4, 2).contiguous()
+def _breadth(depth: int, bias: bool) -> int:
+    """Of rows of `depth` numbers, and one for the bias: tensor cores take sixteen at a time."""
+    return -(-(depth + bias) // 16) * 16
 
 
 def _power(number: int, least: int, most: int) -> int:

@@ -6,10 +6,14 @@ way and never written; the address of a number in a patch is its pixel's plus it
 Where channels are few, `gather` writes the patches out, because short runs of memory would be read at a crawl.
 
 Numbers are split into a bfloat16 and the bfloat16 of what is left, and three products of these give what float32 would
-to about 4e-6: tensor cores multiply bfloat16 at twice the rate of TF32, and can read them along either axis.
+to about 4e-6: tensor cores multiply bfloat16 at twice the rate of TF32, and can read them along either axis. Without
+FINE there is no second bfloat16 and one product.
 
 With POOL the rows come in fours, the pixels of one 2x2 window, and only the largest of each four is written: the
 convolution, max pooling and ReLU of most small networks in one go.
+
+Launches are few, since on small networks they cost more than the arithmetic: whatever a product needs is read as it
+lies (programs take strides) and written once, split, padded and in the product's order.
 """
 
 from __future__ import annotations
@@ -22,19 +26,71 @@ NONE = tl.constexpr(4)
 
 
 @triton.jit
-def _split(value):
-    high = value.to(tl.bfloat16)
-    return high, (value - high.to(tl.float32)).to(tl.bfloat16)
+def _put(high, low, at, value, real, FINE: tl.constexpr):
+    """Write `value` as high + low, or its high half alone."""
+    one = value.to(tl.bfloat16)
+    tl.store(high + at, one, mask=real)
+    if FINE:
+        tl.store(low + at, (value - one.to(tl.float32)).to(tl.bfloat16), mask=real)
 
 
 @triton.jit
-def split(x, high, low, TOTAL, BLOCK: tl.constexpr):
-    """x as high + low."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    real = at < TOTAL
-    one, two = _split(tl.load(x + at, mask=real).to(tl.float32))
-    tl.store(high + at, one, mask=real)
-    tl.store(low + at, two, mask=real)
+def _place(m, OH, OW, POOL: tl.constexpr):
+    """The sample, row and column of each row of patches; OH and OW are the sides of the output."""
+    if POOL:
+        window, corner = m // 4, m % 4
+        line = window // OW
+        sample = line // OH
+        row, column = 2 * (line - sample * OH) + corner // 2, 2 * (window - line * OW) + corner % 2
+    else:
+        line = m // OW
+        sample = line // OH
+        row, column = line - sample * OH, m - line * OW
+    return sample, row, column
+
+
+@triton.jit
+def _pixels(m, OH, OW, s_batch, s_row, s_column, POOL: tl.constexpr):
+    """Where the patch of each row begins."""
+    sample, row, column = _place(m, OH, OW, POOL)
+    return sample.to(tl.int64) * s_batch + row * s_row + column * s_column
+
+
+@triton.jit
+def weights(
+    w,
+    high,
+    low,
+    N,
+    KD,
+    KP,
+    C,
+    TAPS,
+    to_client,
+    w_client,
+    w_out,
+    w_channel,
+    w_tap,
+    TURNED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FINE: tl.constexpr,
+):
+    """Weights [client, out, channel, tap], wherever they lie, as [client, out, tap, channel], split and zeros to KP.
+
+    TURNED takes the taps from the last to the first, as the gradient of the inputs wants them.
+    """
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n = at // KP
+    k = at - n * KP
+    tap = k // C
+    channel = k - tap * C
+    if TURNED:
+        tap = TAPS - 1 - tap
+    real = n < N
+    place = client * w_client + n.to(tl.int64) * w_out + channel.to(tl.int64) * w_channel + tap * w_tap
+    value = tl.load(w + place, mask=real & (k < KD), other=0.0)
+    _put(high, low, client * to_client + at, value, real, FINE)
 
 
 @triton.jit
@@ -49,6 +105,10 @@ def gather(
     KW,
     OH,
     OW,
+    HEIGHT,
+    WIDTH,
+    padding,
+    to_client,
     x_client,
     x_batch,
     x_channel,
@@ -58,34 +118,116 @@ def gather(
     BM: tl.constexpr,
     BK: tl.constexpr,
     POOL: tl.constexpr,
+    PADDED: tl.constexpr,
+    ONES: tl.constexpr,
+    FINE: tl.constexpr,
 ):
-    """Patches [client, M, KP] written out, split; numbers beyond KD are zero."""
+    """Patches [client, M, KP] written out, split; numbers beyond KD are zero.
+
+    With ONES the first of these is one: the gradient of its weight is the gradient of a bias.
+    """
     client = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     k = tl.arange(0, BK)
-    begins = x + client * x_client + _pixels(m, OH, OW, x_batch, x_row * STRIDE, x_column * STRIDE, POOL)
+    sample, row, column = _place(m, OH, OW, POOL)
+    row, column = row * STRIDE - padding, column * STRIDE - padding
+    begins = x + client * x_client + sample.to(tl.int64) * x_batch + row * x_row + column * x_column
     tap = k // C
-    offsets = (k - tap * C) * x_channel + (tap // KW) * x_row + (tap % KW) * x_column
-    value = tl.load(begins[:, None] + offsets[None, :], mask=(m < M)[:, None] & (k < KD)[None, :], other=0.0)
-    one, two = _split(value.to(tl.float32))
-    place = client * M * KP + m.to(tl.int64)[:, None] * KP + k[None, :]
-    real = (m < M)[:, None] & (k < KP)[None, :]
-    tl.store(high + place, one, mask=real)
-    tl.store(low + place, two, mask=real)
+    down, right = tap // KW, tap % KW
+    offsets = (k - tap * C) * x_channel + down * x_row + right * x_column
+    inside = (m < M)[:, None] & (k < KD)[None, :]
+    if PADDED:
+        y, z = row[:, None] + down[None, :], column[:, None] + right[None, :]
+        inside = inside & (y >= 0) & (y < HEIGHT) & (z >= 0) & (z < WIDTH)
+    value = tl.load(begins[:, None] + offsets[None, :], mask=inside, other=0.0)
+    if ONES:
+        value = tl.where((k == KD)[None, :], 1.0, value)
+    place = client * to_client + m.to(tl.int64)[:, None] * KP + k[None, :]
+    _put(high, low, place, value, (m < M)[:, None] & (k < KP)[None, :], FINE)
 
 
 @triton.jit
-def _pixels(m, OH, OW, s_batch, s_row, s_column, POOL: tl.constexpr):
-    """Where the patch of each row begins; OH and OW are the sides of the output."""
+def images(
+    x,
+    chosen,
+    high,
+    low,
+    M,
+    N,
+    OH,
+    OW,
+    HEIGHT,
+    WIDTH,
+    around,
+    to_client,
+    x_client,
+    x_batch,
+    x_channel,
+    x_row,
+    x_column,
+    STRIDE: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    POOL: tl.constexpr,
+    FINE: tl.constexpr,
+):
+    """x [client, sample, n, OH, OW], wherever it lies, as [client, sample, HEIGHT, WIDTH, n], split.
+
+    Its pixels lie STRIDE apart, `around` from the edges, with zeros between and around them. With POOL (and STRIDE 2)
+    each is put at that corner of its 2x2 window which was chosen.
+    """
+    client = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    sample, row, column = _place(m, HEIGHT, WIDTH, False)
+    row, column = row - around, column - around
+    down, right = row // STRIDE, column // STRIDE
+    inside = (row >= 0) & (column >= 0) & (down < OH) & (right < OW) & (m < M)
+    if not POOL:
+        inside = inside & (row % STRIDE == 0) & (column % STRIDE == 0)
+    mine = inside[:, None] & (n < N)[None, :]
     if POOL:
-        window, corner = m // 4, m % 4
-        line = window // OW
-        column, row, sample = window - line * OW, line % OH, line // OH
-        row, column = 2 * row + corner // 2, 2 * column + corner % 2
-    else:
-        line = m // OW
-        column, row, sample = m - line * OW, line % OH, line // OH
-    return sample.to(tl.int64) * s_batch + row * s_row + column * s_column
+        samples = M // (HEIGHT * WIDTH)
+        window = ((client * samples + sample) * OH + down) * OW + right
+        corner = tl.load(chosen + window[:, None] * N + n[None, :], mask=mine, other=NONE)
+        mine = mine & (corner == (row % 2 * 2 + column % 2)[:, None])
+    place = client * x_client + sample.to(tl.int64) * x_batch + down * x_row + right * x_column
+    value = tl.load(x + place[:, None] + (n * x_channel)[None, :], mask=mine, other=0.0)
+    place = client * to_client + m.to(tl.int64)[:, None] * N + n[None, :]
+    _put(high, low, place, value, (m < M)[:, None] & (n < N)[None, :], FINE)
+
+
+@triton.jit
+def expand(
+    d,
+    chosen,
+    high,
+    low,
+    M,
+    N,
+    OH,
+    OW,
+    to_client,
+    d_client,
+    d_batch,
+    d_channel,
+    d_row,
+    d_column,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    FINE: tl.constexpr,
+):
+    """[client, window, corner, n], split: each of M windows' gradient at its chosen corner, in the order of patches."""
+    client = tl.program_id(2).to(tl.int64)
+    window = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    real = (window < M)[:, None] & (n < N)[None, :]
+    begins = client * d_client + _pixels(window, OH, OW, d_batch, d_row, d_column, False)
+    value = tl.load(d + begins[:, None] + (n * d_channel)[None, :], mask=real, other=0.0)
+    corner = tl.load(chosen + (client * M + window)[:, None] * N + n[None, :], mask=real, other=NONE)
+    for j in tl.static_range(4):
+        place = client * to_client + (4 * window + j).to(tl.int64)[:, None] * N + n[None, :]
+        _put(high, low, place, tl.where(corner == j, value, 0.0), real, FINE)
 
 
 @triton.jit
@@ -108,6 +250,9 @@ def convolve(
     x_batch,
     x_row,
     x_column,
+    w_client,
+    b_client,
+    b_out,
     STRIDE: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
@@ -115,6 +260,7 @@ def convolve(
     POOL: tl.constexpr,
     GATHERED: tl.constexpr,  # whether patches were written out, in rows
     BIASED: tl.constexpr,
+    FINE: tl.constexpr,
 ):
     """y[client, m, n] = bias[client, n] + sum over k of patch[client, m, k] * w[client, n, k]; inputs channels-last."""
     client = tl.program_id(2).to(tl.int64)
@@ -125,21 +271,21 @@ def convolve(
         begins = client * x_client + inside.to(tl.int64) * C
     else:
         begins = client * x_client + _pixels(inside, OH, OW, x_batch, x_row * STRIDE, x_column * STRIDE, POOL)
-    rows = client * N * KD + tl.minimum(n, N - 1) * KD
+    rows = client * w_client + tl.minimum(n, N - 1) * KD
     step = tl.arange(0, BK)
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, KD, BK):
         tap = start // C
         offset = (tap // KW) * x_row + (tap % KW) * x_column + (start - tap * C)
         at = begins[:, None] + (offset + step)[None, :]
-        patch, rest = tl.load(high + at), tl.load(low + at)
-        at = rows[:, None] + (start + step)[None, :]
-        weights, remainder = tl.trans(tl.load(w_high + at)), tl.trans(tl.load(w_low + at))
-        total = tl.dot(rest, weights, total)
-        total = tl.dot(patch, remainder, total)
-        total = tl.dot(patch, weights, total)
+        w_at = rows[:, None] + (start + step)[None, :]
+        patch, slope = tl.load(high + at), tl.trans(tl.load(w_high + w_at))
+        if FINE:
+            total = tl.dot(tl.load(low + at), slope, total)
+            total = tl.dot(patch, tl.trans(tl.load(w_low + w_at)), total)
+        total = tl.dot(patch, slope, total)
     if BIASED:
-        total += tl.load(bias + client * N + tl.minimum(n, N - 1)).to(tl.float32)[None, :]
+        total += tl.load(bias + client * b_client + tl.minimum(n, N - 1) * b_out)[None, :]
     if POOL:
         best, corner = tl.max(
             tl.reshape(total, (BM // 4, 4, BN)), axis=1, return_indices=True, return_indices_tie_break_left=True
@@ -164,6 +310,7 @@ def weight_gradient(
     M,
     N: tl.constexpr,
     KD,
+    KP,
     C,
     KW,
     OH,
@@ -183,18 +330,38 @@ def weight_gradient(
     BM: tl.constexpr,
     SPLITS: tl.constexpr,
     GATHERED: tl.constexpr,  # whether patches and gradients were written out, in rows
+    SUMMED: tl.constexpr,
+    FINE: tl.constexpr,
 ):
-    """out[split, client, n, k] = sum over the split's rows of d[m, n] * patch[m, k]."""
+    """out[split, client, n, k] = sum over the split's rows of d[m, n] * patch[m, k], in rows of KP.
+
+    With SUMMED the programs after those of k < KD write the sums of d itself there: the gradient of the bias.
+    """
     client = (tl.program_id(2) // SPLITS).to(tl.int64)
     split = tl.program_id(2) % SPLITS
     first = tl.program_id(0) * BK
     n = tl.program_id(1) * BN + tl.arange(0, BN)
+    columns = tl.arange(0, BK)
+    begin, end = split * share, tl.minimum(M, (split + 1) * share)
+    d_high += client * d_client
+    d_low += client * d_client
+    total = tl.zeros((BN, BK), dtype=tl.float32)
+    if SUMMED:  # noqa: SIM102 (this one is decided by the compiler)
+        if first >= KD:
+            sums = tl.zeros((BN,), dtype=tl.float32)
+            for start in range(begin, end, BM):
+                m = start + tl.arange(0, BM)
+                at = _pixels(tl.minimum(m, M - 1), OH, OW, d_batch, d_row, d_column, False)[:, None] + n[None, :]
+                real = (m < end)[:, None] & (n < N)[None, :]
+                value = tl.load(d_high + at, mask=real, other=0.0).to(tl.float32)
+                if FINE:
+                    value += tl.load(d_low + at, mask=real, other=0.0).to(tl.float32)
+                sums += tl.sum(value, axis=0)
+            total += sums[:, None]
+            end = begin  # and no products
     tap = first // C
     offset = (tap // KW) * x_row + (tap % KW) * x_column + (first - tap * C) + client * x_client
-    columns = tl.arange(0, BK)
-    total = tl.zeros((BN, BK), dtype=tl.float32)
-    end = tl.minimum(M, (split + 1) * share)
-    for start in range(split * share, end, BM):
+    for start in range(begin, end, BM):
         m = start + tl.arange(0, BM)
         inside = tl.minimum(m, M - 1)
         if GATHERED:
@@ -203,50 +370,41 @@ def weight_gradient(
             begins = _pixels(inside, OH, OW, x_batch, x_row * STRIDE, x_column * STRIDE, False)
             slopes = _pixels(inside, OH, OW, d_batch, d_row, d_column, False)
         at = (begins + offset)[:, None] + columns[None, :]
-        patch, rest = tl.load(high + at), tl.load(low + at)
-        at = (slopes + client * d_client)[:, None] + n[None, :]
+        d_at = slopes[:, None] + n[None, :]
         real = (m < end)[:, None]
         if N % BN != 0:
             real = real & (n < N)[None, :]
-        big, small = tl.load(d_high + at, mask=real, other=0.0), tl.load(d_low + at, mask=real, other=0.0)
-        total = tl.dot(tl.trans(small), patch, total)
-        total = tl.dot(tl.trans(big), rest, total)
-        total = tl.dot(tl.trans(big), patch, total)
+        patch, big = tl.load(high + at), tl.trans(tl.load(d_high + d_at, mask=real, other=0.0))
+        if FINE:
+            total = tl.dot(tl.trans(tl.load(d_low + d_at, mask=real, other=0.0)), patch, total)
+            total = tl.dot(big, tl.load(low + at), total)
+        total = tl.dot(big, patch, total)
     clients = tl.num_programs(2) // SPLITS
-    place = out + ((split * clients + client) * N + n) * KD
-    tl.store(place[:, None] + (first + columns)[None, :], total, mask=(n < N)[:, None])
+    place = out + ((split * clients + client) * N + n) * KP
+    real = (n < N)[:, None] & (first + columns < KP)[None, :]
+    tl.store(place[:, None] + (first + columns)[None, :], total, mask=real)
 
 
 @triton.jit
-def expand(d, chosen, high, low, TOTAL, N, BLOCK: tl.constexpr, BN: tl.constexpr):
-    """[window, corner, n], split: each window's gradient at its chosen corner."""
-    window = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    n = tl.program_id(1) * BN + tl.arange(0, BN)
-    real = (window < TOTAL)[:, None] & (n < N)[None, :]
-    place = window[:, None] * N + n[None, :]
-    corner = tl.load(chosen + place, mask=real, other=4)
-    one, two = _split(tl.load(d + place, mask=real, other=0.0))
-    for j in tl.static_range(4):
-        at = (4 * window + j)[:, None] * N + n[None, :]
-        tl.store(high + at, tl.where(corner == j, one, 0.0), mask=real)
-        tl.store(low + at, tl.where(corner == j, two, 0.0), mask=real)
-
-
-@triton.jit
-def unpool(d, chosen, high, low, OH, OW, N, pad, HEIGHT, WIDTH, BW: tl.constexpr, BN: tl.constexpr):
-    """[image, row, column, n], split: each window's gradient at its chosen corner, `pad` zeros around the image."""
-    line = tl.program_id(0)  # one row of one image
-    row, image = line % HEIGHT - pad, (line // HEIGHT).to(tl.int64)
-    at = tl.arange(0, BW)
-    column = at - pad
-    n = tl.program_id(1) * BN + tl.arange(0, BN)
-    inside = (row >= 0) & (row < 2 * OH) & (column >= 0) & (column < 2 * OW)
-    inside = inside[:, None] & (n < N)[None, :]
-    place = image * OH * OW * N + ((row // 2) * OW + column // 2)[:, None] * N + n[None, :]
-    corner = tl.load(chosen + place, mask=inside, other=4)
-    mine = inside & (corner == ((row % 2) * 2 + column % 2)[:, None])
-    one, two = _split(tl.load(d + place, mask=mine, other=0.0))
-    place = (image * HEIGHT + line % HEIGHT) * WIDTH * N + at[:, None] * N + n[None, :]
-    real = (at < WIDTH)[:, None] & (n < N)[None, :]
-    tl.store(high + place, one, mask=real)
-    tl.store(low + place, two, mask=real)
+def combine(parts, slope, bias, N, C, TAPS, KP, SPLITS, BLOCK: tl.constexpr, BIASED: tl.constexpr):
+    """The splits of `weight_gradient`, summed in their order: slope [client, n, channel, tap] and bias [client, n]."""
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    size = N * C * TAPS
+    n = at // (C * TAPS)
+    rest = at - n * C * TAPS
+    channel = rest // TAPS
+    k = (rest - channel * TAPS) * C + channel
+    if BIASED:  # the last numbers of all
+        n = tl.where(at < size, n, at - size)
+        k = tl.where(at < size, k, C * TAPS)
+    place = (client * N + n) * KP + k
+    step = tl.num_programs(1).to(tl.int64) * N * KP
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, SPLITS, 8):  # eight loads under way at a time
+        for j in tl.static_range(8):
+            total += tl.load(parts + place + j * step, mask=(n < N) & (start + j < SPLITS), other=0.0)
+        place += 8 * step
+    tl.store(slope + client * size + at, total, mask=at < size)
+    if BIASED:
+        tl.store(bias + client * N + (at - size), total, mask=(at >= size) & (n < N))
