@@ -33,11 +33,11 @@ def federation(workload: tuple, device: str, kernels: bool) -> Experiment:
             "local": {"batch": batch, "epochs": epochs},
             "optimizer": {"lr": 0.01},
             "evaluate": {"every": 10**6},
-            "engine": {"kind": "stack", "device": device, "tf32": True},
+            "engine": {"kind": "stack", "device": device, "precision": "high"},
         }
     )
     experiment = build(config, Given(data=images(shape, classes, clients, each)))
-    experiment.engine.coarse = kernels
+    experiment.engine.precision = "high" if kernels else "highest"
     experiment.engine.__post_init__()  # the stack anew, with or without the kernels
     return experiment
 

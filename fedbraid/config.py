@@ -16,6 +16,7 @@ from cattrs.gen import make_dict_structure_fn
 from fedbraid.core.augment import Augment
 from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
 from fedbraid.core.plan import LocalWork
+from fedbraid.engines.precision import Precision
 from fedbraid.errors import UserError, unknown
 
 
@@ -99,7 +100,7 @@ class EngineConfig:
     kind: Literal["auto", "stack", "loop"] = "auto"
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
     dtype: Literal["float32", "float64"] = "float32"
-    tf32: bool = False  # on CUDA: faster and coarser products, convolutions of a stack by kernels of our own
+    precision: Precision = "highest"  # of float32 products on CUDA, in torch's words: high = TF32, medium = bfloat16
     chunk: int = 0  # clients in a stack at most; 0 = as many as fit in memory
     workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
 

@@ -182,7 +182,8 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     if device.type == "cpu":
         keep_freed_memory()
     else:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.engine.tf32
+        coarse = config.engine.precision != "highest"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = coarse
     dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
     check_dataset(dataset)
     partition = given.partition or partition_of(config, dataset)
@@ -223,7 +224,7 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
         chunk=config.engine.chunk,
         capacity=fixed,
         workers=config.engine.workers,
-        coarse=config.engine.tf32,
+        precision=config.engine.precision,
     )
     test = Samples.of(dataset, dataset.test, dtype, device)
     server = begin(chain, setup)

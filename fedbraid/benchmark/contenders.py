@@ -17,15 +17,18 @@ from fedbraid.config import Config
 from fedbraid.core.sampling import fixed
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.cpu import keep_freed_memory
+from fedbraid.engines.precision import Precision
 from fedbraid.experiment import Given, build, partition_of
 
 Round = Callable[[int], int]
 """Runs the round of that number and says how many samples were trained on."""
 
 
-def engine(work: Work, device: str, kind: str, *, evaluated: bool = False) -> tuple[Round, str]:
+def engine(
+    work: Work, device: str, kind: str, *, evaluated: bool = False, precision: Precision = "high"
+) -> tuple[Round, str]:
     """FedBraid, and the kind of engine it is."""
-    config = work.config(device, kind, evaluated=evaluated)
+    config = work.config(device, kind, evaluated=evaluated, precision=precision)
     experiment = build(config, Given(data=work.dataset(TESTED if evaluated else 10)))
     return lambda number: int(experiment.advance()["backward_samples"]), experiment.engine.kind
 

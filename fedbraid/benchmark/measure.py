@@ -56,8 +56,10 @@ def measure(
         rate = _ask(ours, "rate")
         for work in todo:
             note(f"{work.name}: {work.about} …")
-            also = ("stack", "loop") if device == "cpu" else ()
-            rows += _rows(work, _timed(work, usual, limit, ours, also, repeats, evaluated), rate)
+            also: list[tuple[str, dict[str, Any]]]
+            also = [("stack", {}), ("loop", {})] if device == "cpu" else [("auto", {"precision": "medium"})]
+            also += [("auto", {"evaluated": True})] if evaluated else []
+            rows += _rows(work, _timed(work, usual, limit, ours, also, repeats), rate)
     return rows
 
 
@@ -70,20 +72,16 @@ def _timed(
     usual: Connection,
     limit: Connection,
     ours: Connection,
-    also: Sequence[str],
+    also: Sequence[tuple[str, dict[str, Any]]],
     repeats: int,
-    evaluated: bool,
 ) -> tuple[str, Times]:
     """Which engine was chosen, and the times of all."""
     processes = {USUAL: usual, LIMIT: limit}
-    chosen = _ask(ours, "prepare", work, "auto", False)
-    processes[chosen] = ours
-    others = [kind for kind in also if kind != chosen]
-    processes |= {name: ours for kind in others if (name := _ask(ours, "prepare", work, kind, False))}
-    if evaluated:
-        processes[_ask(ours, "prepare", work, "auto", True)] = ours
+    chosen = _ask(ours, "prepare", work, "auto", {})
+    others = [_ask(ours, "prepare", work, kind, more) for kind, more in also if kind != chosen]
+    processes |= {name: ours for name in (chosen, *others) if name}
     for process in (usual, limit):
-        _ask(process, "prepare", work, "", False)
+        _ask(process, "prepare", work, "", {})
     times: Times = {name: [] for name in processes}
     spent = dict.fromkeys(processes, 0.0)
     for number in range(repeats + 1):
@@ -181,14 +179,14 @@ def _answer(question: str, details: list[Any], who: Who, device: str, rounds: di
     return None
 
 
-def _prepare(who: Who, device: str, rounds: dict[str, Round], work: Work, kind: str, evaluated: bool) -> str:
+def _prepare(who: Who, device: str, rounds: dict[str, Round], work: Work, kind: str, more: dict[str, Any]) -> str:
     """Makes a contender and returns its name; empty if an engine of this kind is not to be had here."""
     if who != "fedbraid":
         rounds[who] = (usual_loop if who == USUAL else single_model)(work, device)
         return who
-    made, name = engine(work, device, kind, evaluated=evaluated)
+    made, name = engine(work, device, kind, **more)
     if kind not in ("auto", name):
         return ""
-    name = f"{name}, evaluated" if evaluated else name
+    name += ", evaluated" if "evaluated" in more else ", bfloat16" if "precision" in more else ""
     rounds[name] = made
     return name

@@ -11,6 +11,7 @@ from fedbraid import data
 from fedbraid.config import Config, from_dict
 from fedbraid.core.random import stream
 from fedbraid.data.dataset import Dataset, Split
+from fedbraid.engines.precision import Precision
 
 TESTED = 10_000
 """Test samples, as many as MNIST and CIFAR have."""
@@ -45,7 +46,7 @@ class Work:
             return texts(self.shape[0], self.classes, self.clients * self.each, tested)
         return images(self.shape, self.classes, self.clients, self.each, tested)
 
-    def config(self, device: str, kind: str, *, evaluated: bool = False) -> Config:
+    def config(self, device: str, kind: str, *, evaluated: bool = False, precision: Precision = "high") -> Config:
         """The run that is timed; long enough for `auto` to think of a long run."""
         ragged = self.samples == "synthetic"
         return from_dict(
@@ -57,7 +58,7 @@ class Work:
                 "local": {"batch": self.batch, "epochs": self.epochs},
                 "optimizer": {"lr": 0.01},
                 "evaluate": {"every": 1 if evaluated else 10**6},
-                "engine": {"kind": kind, "device": device, "tf32": device != "cpu"},
+                "engine": {"kind": kind, "device": device, "precision": precision},
             }
         )
 

@@ -20,6 +20,7 @@ from fedbraid.core.strand import Setup
 from fedbraid.core.tree import PerClient, Tree, grow, rows, stack
 from fedbraid.engines.loop import Loop
 from fedbraid.engines.memory import clients_that_fit
+from fedbraid.engines.precision import Precision
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.engines.schedule import longest_first
@@ -81,7 +82,7 @@ class Local:
     chunk: int = 0  # clients in a stack at most; 0 = as many as fit in memory
     capacity: int | None = None  # clients in every round, where their number is fixed
     workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
-    coarse: bool = False  # whether products may be rounded more than float32's are, for speed (CUDA)
+    precision: Precision = "highest"  # of products on CUDA
     cache_views: bool = True
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class Local:
         if self.kind == "loop":
             self.loop = Loop(self.job, self.clients, self.workers)
         else:
-            self.stack = Stack(self.job, self.clients, self.capacity, self.coarse)
+            self.stack = Stack(self.job, self.clients, self.capacity, self.precision)
 
     @torch.no_grad()
     def run(self, job: Job) -> Stacked:

@@ -25,6 +25,7 @@ from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
 from fedbraid.engines.kernels.layers import for_stacks
+from fedbraid.engines.precision import Precision
 from fedbraid.engines.samples import Clients
 from fedbraid.engines.schedule import Schedule, Stretch, make_schedule, rung
 from fedbraid.engines.trace import Flat, trace
@@ -48,8 +49,10 @@ class Given:
 class Stack:
     """Runs the local job for many clients at once."""
 
-    def __init__(self, job: LocalJob, clients: Clients, capacity: int | None = None, coarse: bool = False) -> None:
-        model = _with_kernels(job.model, clients) if coarse else job.model
+    def __init__(
+        self, job: LocalJob, clients: Clients, capacity: int | None = None, precision: Precision = "highest"
+    ) -> None:
+        model = job.model if precision == "highest" else _with_kernels(job.model, clients, precision)
         self.job, self.clients = replace(job, differentiate=functional, model=model), clients
         self.capacity = capacity  # clients in every stack, where their number is fixed
         self.device = clients.samples.x.device
@@ -286,12 +289,13 @@ class Stack:
         return batches
 
 
-def _with_kernels(model: Model, clients: Clients) -> Model:
-    """The model with convolutions by kernels of our own, where there are any for this device and these numbers."""
+def _with_kernels(model: Model, clients: Clients, precision: Precision) -> Model:
+    """The model with layers by kernels of our own, where there are any for this device and these numbers."""
     samples = clients.samples
     if samples.x.device.type != "cuda" or samples.dtype != torch.float32 or find_spec("triton") is None:
         return model
-    return replace(model, training=for_stacks(model.training), evaluating=for_stacks(model.evaluating))
+    training, evaluating = (for_stacks(m, precision == "high") for m in (model.training, model.evaluating))
+    return replace(model, training=training, evaluating=evaluating)
 
 
 def _tables(cached: Mapping[str, Outputs] | None) -> State:

@@ -341,7 +341,7 @@ class TestFederations:
     def test_trained_with_them_is_trained_as_without(self, method):
         data = toy(shape=(1, 28, 28), pixels=True)
         settings = {"data": data, "model": {"name": "lenet"}, "optimizer": {"lr": 0.01}, "rounds": 2}
-        engines = {"kind": "stack", "device": "cuda", "dtype": "float32", "tf32": True}, {"kind": "loop"}
+        engines = {"kind": "stack", "device": "cuda", "dtype": "float32", "precision": "high"}, {"kind": "loop"}
         fast, exact = (federation(method, engine=engine, **settings) for engine in engines)
         assert any(isinstance(layer, StackConv2d) for layer in fast.engine.stack.job.model.training.modules())
         start = exact.server.w.clone()
