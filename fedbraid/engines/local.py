@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -17,7 +18,7 @@ from fedbraid.core.plan import LocalWork, Plan, make_plan
 from fedbraid.core.random import stream
 from fedbraid.core.round import Job
 from fedbraid.core.strand import Setup
-from fedbraid.core.tree import PerClient, Tree, grow, rows, stack
+from fedbraid.core.tree import PerClient, Tree, joined, rows, stack
 from fedbraid.engines.loop import Loop
 from fedbraid.engines.memory import clients_that_fit
 from fedbraid.engines.replies import Stacked
@@ -84,19 +85,8 @@ class Local:
 
     @torch.no_grad()
     def run(self, job: Job) -> Stacked:
-        try:
+        with explained():
             return self._run(job)
-        except RuntimeError as error:
-            if "data-dependent control flow" in str(error) or ".item()" in str(error):
-                raise UserError(LOOKS) from error
-            raise
-        except ValueError as error:
-            if "more than 1 value per channel" in str(error):
-                raise UserError(
-                    "BatchNorm needs two samples or more in a batch, and a client has a batch of one; "
-                    "set local.drop_last=true, or a larger min_size of the partition"
-                ) from error
-            raise
 
     def _run(self, job: Job) -> Stacked:
         ids = [int(i) for i in job.cohort.ids]
@@ -105,24 +95,28 @@ class Local:
             return self._probe(job, ids, kept)
         plans = [self.plan(job, i) for i in ids]
         order = longest_first(plans)
-        size = self._chunk(len(ids))
+        size = self.stack_size(len(ids))
         parts = [order[at : at + size] for at in range(0, len(ids), size)]
         trained = [self._train(job, ids, kept, plans, part) for part in parts]
         back = torch.as_tensor(np.argsort(np.concatenate(parts)), device=job.model.device)
-        uploads = rows(_joined([t[0] for t in trained]), back)
+        uploads = rows(joined([t[0] for t in trained]), back)
         if trained[0][1]:
-            self.store.write(ids, rows(_joined([t[1] for t in trained]), back))
-        frozen = 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
-        return Stacked(uploads, sum((t[2] for t in trained), Work()), frozen)
+            self.store.write(ids, rows(joined([t[1] for t in trained]), back))
+        return Stacked(uploads, sum((t[2] for t in trained), Work()), self.frozen)
 
-    def plan(self, job: Job, client: int) -> Plan:
-        """What this client does in the job's round."""
+    @property
+    def frozen(self) -> int:
+        """Parameters that are not trained."""
+        return 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
+
+    def plan(self, job: Job, client: int, width: int = 0) -> Plan:
+        """What this client does in the job's round, in batches padded to `width` if one is given."""
         size = int(self.clients.sizes[client])
         return make_plan(
             self.job.chain,
             self.work,
             size,
-            self.width,
+            width or self.width,
             seed=job.seed,
             round=job.round,
             client=client,
@@ -135,8 +129,8 @@ class Local:
         """Some of the cohort, longest first: uploads, kept state and work."""
         mine, their_plans = [ids[k] for k in part], [plans[k] for k in part]
         given = self.given(job, kept, part, [len(p) for p in their_plans])
-        cached, looked = self._look_ahead(job, given, mine, their_plans)
         if self.kind == "loop":
+            cached = self._look_ahead(given, mine, their_plans)
             ends = np.cumsum(self.clients.sizes[mine])
             tables = [
                 {name: Outputs(*(t[end - self.clients.sizes[i] : end] for t in out)) for name, out in cached.items()}
@@ -144,19 +138,31 @@ class Local:
             ]
             one_by_one = self.loop.train([given[k] for k in range(len(part))], mine, their_plans, tables)
             uploads, new = stack([u for u, _, _ in one_by_one]), stack([k for _, k, _ in one_by_one])
-            return uploads, new, sum((w for _, _, w in one_by_one), Work(looked))
-        self.stack.passed = Work()
-        uploads, new = self.stack.train(given, mine, their_plans, cached)
-        samples, gradients = sum(p.samples for p in their_plans), self.stack.gradients
+            return uploads, new, sum((w for _, _, w in one_by_one), Work(len(cached) * int(ends[-1])))
+        uploads, new, works = self.train_stack(given, mine, their_plans)
+        return uploads, new, sum(works, Work())
+
+    def train_stack(
+        self, given: Given, ids: Sequence[int], plans: Sequence[Plan]
+    ) -> tuple[Tree, dict[str, Tree], list[Work]]:
+        """One stack of clients, longest first: uploads, kept state and each one's work."""
+        cached = self._look_ahead(given, ids, plans)
+        uploads, kept = self.stack.train(given, ids, plans, cached)
+        gradients = self.stack.gradients
         looks = gradients + (0 if cached else self.stack.views)
-        return uploads, new, Work(looks * samples + looked, gradients * samples) + self.stack.passed
+        sizes = self.clients.sizes[list(ids)].tolist()
+        works = [
+            Work(looks * plan.samples + len(cached) * size, gradients * plan.samples) + passed
+            for plan, size, passed in zip(plans, sizes, self.stack.passed, strict=True)
+        ]
+        return uploads, kept, works
 
     def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
         plans = [self.plan(job, i) for i in ids]
-        size = self._chunk(len(ids))
+        size = self.stack_size(len(ids))
         parts = [np.arange(at, min(at + size, len(ids))) for at in range(0, len(ids), size)]
         answers = [self._probe_part(job, ids, kept, plans, part) for part in parts]
-        return Stacked(_joined([a for a, _ in answers]), sum((w for _, w in answers), Work()))
+        return Stacked(joined([a for a, _ in answers]), sum((w for _, w in answers), Work()))
 
     def _probe_part(
         self, job: Job, ids: Sequence[int], kept: dict[str, Tree], plans: Sequence[Plan], part: np.ndarray
@@ -166,8 +172,7 @@ class Local:
         if self.kind == "loop":
             answers = self.loop.probe([given[k] for k in range(len(part))], mine, their_plans)
             return stack([a for a, _ in answers]), sum((w for _, w in answers), Work())
-        self.stack.passed = Work()
-        return self.stack.probe(given, mine, their_plans), self.stack.passed
+        return self.stack.probe(given, mine, their_plans), sum(self.stack.passed, Work())
 
     def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
         """What these clients receive and keep, with or without a client axis."""
@@ -211,10 +216,8 @@ class Local:
         tensor = torch.as_tensor(values).to(self.setup.w.device)
         return tensor.to(self.setup.w.dtype) if tensor.is_floating_point() else tensor
 
-    def _look_ahead(
-        self, job: Job, given: Given, ids: Sequence[int], plans: Sequence[Plan]
-    ) -> tuple[dict[str, Outputs], int]:
-        """Frozen models' outputs on all of the clients' samples, one row each, and how many samples that took.
+    def _look_ahead(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> dict[str, Outputs]:
+        """Frozen models' outputs on all of the clients' samples, one row each.
 
         Worth it, and exact, where inputs do not change from one epoch to the next: E epochs cost one look, not E.
         """
@@ -222,20 +225,20 @@ class Local:
         enough = sum(p.samples for p in plans) >= self.clients.sizes[list(ids)].sum()
         changing = chain.using("batch") or self.clients.samples.augment.active
         if not chain.using("views") or changing or not self.cache_views or not enough:
-            return {}, 0
+            return {}
         outputs: dict[str, list[Outputs]] = {}
         for k, client in enumerate(ids):
             for name, (w, buffers) in self.job.views(given[k]).items():
                 outputs.setdefault(name, []).append(self._look(w, buffers, self.clients.own(client)))
-        cached = {name: Outputs(*map(torch.cat, zip(*parts, strict=True))) for name, parts in outputs.items()}
-        return cached, len(cached) * int(self.clients.sizes[list(ids)].sum())
+        return {name: Outputs(*map(torch.cat, zip(*parts, strict=True))) for name, parts in outputs.items()}
 
     def _look(self, w: Tensor, buffers: Tensor, index: Tensor) -> Outputs:
         samples, model = self.clients.samples, self.job.model
         parts = [model.predict(w, buffers, samples.inputs(some)) for some in torch.split(index, 1024)]
         return Outputs(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _chunk(self, clients: int) -> int:
+    def stack_size(self, clients: int) -> int:
+        """How many of so many clients go into one stack."""
         if self.kind == "loop" or clients == 0:
             return max(1, clients)
         if not self.chunk:
@@ -247,9 +250,23 @@ class Local:
         return min(self.chunk, clients)
 
 
+@contextmanager
+def explained() -> Iterator[None]:
+    """What torch says of mistakes in hooks and batches, as a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "data-dependent control flow" in str(error) or ".item()" in str(error):
+            raise UserError(LOOKS) from error
+        raise
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            raise UserError(
+                "BatchNorm needs two samples or more in a batch, and a client has a batch of one; "
+                "set local.drop_last=true, or a larger min_size of the partition"
+            ) from error
+        raise
+
+
 def _secret(job: Job) -> int:
     return int(stream(job.seed, "shared secret", round=job.round).integers(2**62))
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else grow(parts[0], lambda *tensors: torch.cat(tensors), *parts[1:])

@@ -111,8 +111,10 @@ class Clients:
         dtype: torch.dtype,
         device: torch.device,
         augment: Augment = AS_THEY_ARE,
+        samples: Samples | None = None,
     ) -> Clients:
-        samples = Samples.of(dataset, noisy(dataset, partition), dtype, device, augment)
+        """The clients of a partition; `samples` are the data set's, where they are on the device already."""
+        samples = samples or Samples.of(dataset, noisy(dataset, partition), dtype, device, augment)
         order = torch.as_tensor(np.concatenate(partition.clients)).to(device)
         if dataset.task == "classification":
             counts = torch.as_tensor(partition.label_counts(dataset.train.y, dataset.classes))

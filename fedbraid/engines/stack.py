@@ -53,7 +53,7 @@ class Stack:
         self.device = clients.samples.x.device
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
-        self.passed = Work()  # samples that hooks passed over since it was last set
+        self.passed: list[Work] = []  # for each client of the last stack, samples that its hooks passed over
         self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
 
@@ -64,6 +64,7 @@ class Stack:
     ) -> tuple[Tree, dict[str, Tree]]:
         """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
         schedule = make_schedule(plans, align_epochs=self.align)
+        self.passed = [Work()] * len(ids)
         own = self._own(ids, plans)
         state: State = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
         state = grow(state, lambda t: t.contiguous())
@@ -76,6 +77,7 @@ class Stack:
         return uploads, kept
 
     def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
+        self.passed = [Work()] * len(ids)
         own = self._own(ids, plans)
         answers: Tree = self._passing(own, vmap(self._probe, (given.axes, 0)), given.tensors, own)
         return answers
@@ -86,7 +88,8 @@ class Stack:
         tally.passes = tally.slopes = tally.glances = 0
         result = f(*args)
         if tally.passes or tally.slopes or tally.glances:
-            self.passed += tally.over(int(own["sizes"].sum()), int(own["first_count"].sum()))
+            for place, size, first in zip(*(own[k].tolist() for k in ("place", "sizes", "first_count")), strict=True):
+                self.passed[place] += tally.over(size, first)
         return result
 
     def _probe(self, given: State, own: Tree) -> Tree:
@@ -246,6 +249,7 @@ class Stack:
             "index": (positions + starts[:, None]).reshape(len(ids), batches, width),
             "counts": np.clip(sizes[:, None] - width * np.arange(batches), 0, width),
             "sizes": sizes,
+            "place": np.arange(len(ids)),
             "first": firsts + starts[:, None],
             "first_count": np.array([plan.counts[0] for plan in plans]),
         }
