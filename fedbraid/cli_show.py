@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedbraid.api import OnRound, Run
 from fedbraid.config import Config
+from fedbraid.execute import OnRound
+from fedbraid.results import Run
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Rounds are as they would be alone: every run samples, sends, averages, steps and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -25,14 +26,22 @@ class Together:
 
     def __init__(self, experiments: Sequence[Experiment]) -> None:
         self.experiments = experiments
-        self.joint = Joint([e.engine for e in experiments])
+
+    @cached_property
+    def joint(self) -> Joint:
+        return Joint([e.engine for e in self.experiments])
+
+    @property
+    def going(self) -> list[int]:
+        """The places of those that are not finished."""
+        return [k for k, e in enumerate(self.experiments) if not e.finished]
 
     def advance(self) -> dict[int, dict[str, Any]]:
         """One round of every run that is not finished: the lines of their logs, by place.
 
         A line's seconds are those that the run took alone, and its share of the stack's by samples.
         """
-        going = [k for k, e in enumerate(self.experiments) if not e.finished]
+        going = self.going
         if len(going) == 1:
             return {k: self.experiments[k].advance() for k in going}
         seconds = dict.fromkeys(going, 0.0)
