@@ -129,7 +129,7 @@ def compare(
         mine = {s.name for s in its_chain}
         settings["strands"] = {name: table for name, table in common.strands.items() if name in mine}
         for seed in numbers:
-            place = Path(out) / directory_name(label) / f"seed-{seed}" if out is not None else None
+            place = place_of(Path(out), label, seed) if out is not None else None
             requests.append((label, _request(method, base, place, own, data_dir, settings | {"seed": seed})))
     runs = execute([request for _, request in requests], resume=resume, on_round=on_round, together=together)
     comparison = Comparison(runs, [label for label, _ in requests])
@@ -166,6 +166,11 @@ def combined(config: Config, settings: Mapping[str, Any]) -> Config:
             value = {**old, **value}  # another name would have other options
         values[key] = value
     return from_dict(values)
+
+
+def place_of(out: Path, label: str, seed: int) -> Path:
+    """Where a comparison records one of its runs."""
+    return out / directory_name(label) / f"seed-{seed}"
 
 
 def directory_name(label: str) -> str:
