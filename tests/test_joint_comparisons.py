@@ -191,18 +191,8 @@ def fedbraid(monkeypatch, capsys, tmp_path):
 
 
 def test_separate_gives_the_same_table(fedbraid):
-    words = (
-        "compare",
-        "prox(mu=0.1)",
-        "prox(mu=1)",
-        "--seeds",
-        2,
-        "--set",
-        "rounds=2",
-        "--set",
-        "engine.dtype=float64",
-    )
-    tables = []
+    words = ("compare", "prox(mu=0.1)", "prox(mu=1)", "--seeds", 2, "--device", "cpu", "--set", "rounds=2")
+    scores = []
     for more, expected in (((), [40] * 2), (("--separate",), [10] * 8)):
         with stacks() as sizes:
             code, out, err = fedbraid(*words, *more, "--set", "engine.dtype=float64", "--out", f"c{len(more)}")
@@ -249,5 +239,11 @@ def test_seeds_and_methods_as_they_are_said():
     assert cli_show.said_runs([("a", 1), ("a", 5)]) == "a seeds 1, 5"
 
 
-def test_the_bar_counts_the_rounds_of_all_runs():
+def test_the_bar_counts_the_rounds_of_all_runs(monkeypatch):
+    shown = []
+    monkeypatch.setattr(cli_show.Progress, "update", lambda self, task, **now: shown.append(now))
     told([("fedavg[x]", seed, number, 0.5) for number in (1, 2, 3) for seed in (0, 1)], 2, terminal=True)
+    assert [now["completed"] for now in shown] == [1, 2, 3, 4, 5, 6]
+    assert {now["total"] for now in shown} == {6}
+    assert shown[3]["description"] == "fedavg[x] seeds 0 to 1" and shown[3]["round"] == "2/3"
+    assert shown[5]["score"] == "accuracy 50.00 %"
