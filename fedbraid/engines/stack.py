@@ -24,7 +24,7 @@ from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
 from fedbraid.engines.kernels.layers import for_stacks
-from fedbraid.engines.samples import Clients
+from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.schedule import Schedule, make_schedule, rung
 from fedbraid.engines.trace import Flat, trace
 from fedbraid.models.outputs import Outputs
@@ -114,7 +114,7 @@ class Stack:
             new = self.job.step(state, Batch(x, y, mask, draws), given, outputs)
             return keep_unless(mask.any(), new, state) if guarded else new
 
-        gathered = grow(seen, lambda table: table[row["rows"]])
+        gathered = grow(seen, lambda table: picked(table, row["rows"]))
         tally = self.job.tally
         before = tally.gradients, tally.views
         stepped: State = vmap(one, (0, axes, 0, 0, 0, 0, 0))(state, given, x, y, mask, row["draws"], gathered)
