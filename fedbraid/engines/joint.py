@@ -20,12 +20,12 @@ from fedbraid.core.local import Tally, Work
 from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
 from fedbraid.core.round import Job
-from fedbraid.core.tree import Tree, joined, nbytes, rows
+from fedbraid.core.tree import Tree, grow, joined, nbytes
 from fedbraid.core.varied import VARIED, VariedJob, differing, form
 from fedbraid.engines.local import Local, explained
 from fedbraid.engines.memory import clients_that_fit
 from fedbraid.engines.replies import Stacked
-from fedbraid.engines.samples import Clients
+from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given
 from fedbraid.errors import UserError
@@ -108,6 +108,9 @@ class Joint:
             groups.setdefault(_looks(one), []).append(one)
         replies: dict[int, Stacked] = {}
         for group in groups.values():
+            if len(group) == 1:  # like nobody else's this time
+                replies[group[0].run] = self.engines[group[0].run].run(group[0].job)
+                continue
             try:
                 with explained():
                     replies |= self._run(group)
@@ -150,9 +153,11 @@ class Joint:
         for one, mine in zip(group, np.split(back, np.cumsum(lengths)[:-1]), strict=True):
             at = torch.as_tensor(mine, device=one.job.model.device)
             if kept:
-                self.engines[one.run].store.write(one.ids, rows(kept, at))
+                self.engines[one.run].store.write(one.ids, grow(kept, lambda t, at=at: picked(t, at)))
             work = sum((works[k] for k in mine), Work())
-            replies[one.run] = Stacked(rows(uploads, at), work, 0 if probing else self.local.frozen)
+            replies[one.run] = Stacked(
+                grow(uploads, lambda t, at=at: picked(t, at)), work, 0 if probing else self.local.frozen
+            )
         return replies
 
     def _probe(
@@ -211,7 +216,7 @@ def _merged(givens: Sequence[Given], run_of: np.ndarray) -> Callable[[np.ndarray
 
     def some(part: np.ndarray) -> Given:
         places = {axis: torch.as_tensor(at, device=device) for axis, at in ((0, part), (None, run_of[part]))}
-        return Given(_over(axes, lambda axis, t: t[places[axis]], whole), _over(axes, lambda _: 0))
+        return Given(_over(axes, lambda axis, t: picked(t, places[axis]), whole), _over(axes, lambda _: 0))
 
     device = givens[0].tensors["start"].device
     return some
