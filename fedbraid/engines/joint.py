@@ -226,7 +226,7 @@ def _looks(asked: _Asked) -> str:
     """The same for clients whose tensors can lie side by side."""
     shapes = _over(asked.given.axes, lambda axis, t: (axis, t.shape[axis is not None :], t.dtype), asked.given.tensors)
     draws = {name: (values.shape[1:], values.dtype) for name, values in asked.plans[0].draws.items()}
-    return f"{shapes} {draws}"
+    return f"{asked.job.kind} {shapes} {draws}"
 
 
 def _over(axes: Any, f: Callable[..., Any], *trees: Any) -> Any:
