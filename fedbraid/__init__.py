@@ -1,6 +1,6 @@
 """FedBraid: federated learning on data that differs from client to client. A method is a braid of strands."""
 
-from fedbraid.api import Comparison, Run, chain, compare, run
+from fedbraid.api import chain, compare, run
 from fedbraid.check import check_strand
 from fedbraid.config import Config
 from fedbraid.core.batch import Batch
@@ -10,6 +10,7 @@ from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
 from fedbraid.models import Outputs
+from fedbraid.results import Comparison, Run
 from fedbraid.version import __version__
 
 __all__ = [

@@ -62,7 +62,7 @@ def run(
     base = held.config() if held and held.started and config is None else None
     chosen = resolved(config, settings, method=method, engine=engine, device=device, base=base)
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
-    with interruptible(), cli_show.progress(err, [(chosen.method, chosen.seed)]) as on_round:
+    with interruptible(), cli_show.progress(err, 1) as on_round:
         done = api.run(
             config=chosen, out=where, resume=resume, own=load_strands(strand), data_dir=data_dir, on_round=on_round
         )
@@ -79,6 +79,9 @@ def compare(
     config: ConfigOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method, with different seeds.")] = 1,
     target: Annotated[float | None, typer.Option(help="Accuracy to reach, such as 0.9.")] = None,
+    separate: Annotated[
+        bool, typer.Option("--separate", help="One run after the other, where several could share a stack.")
+    ] = False,
     settings: Settings = None,
     place: Out = None,
     resume: Resume = False,
@@ -88,7 +91,11 @@ def compare(
     strand: Own = None,
     as_json: Json = False,
 ) -> None:
-    """Train several methods on the same clients with the same seeds: one table, curves, and a report."""
+    """Train several methods on the same clients with the same seeds: one table, curves, and a report.
+
+    Runs that differ in seeds and numbers only train together, which is faster: fedavg --seeds 5, or
+    "fedprox(mu=0.1)" "fedprox(mu=1)".
+    """
     from fedbraid import api, cli_show
     from fedbraid.cli_input import load_strands, resolved
     from fedbraid.report.headline import caveats, headline
@@ -96,8 +103,9 @@ def compare(
 
     chosen = resolved(config, settings, engine=engine, device=device, target=target)
     where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
-    order = [(name, seed) for name in method for seed in range(chosen.seed, chosen.seed + seeds)]
-    with interruptible(), cli_show.progress(err, order) as on_round:
+    places = [api.place_of(where, m, seed) for m in method for seed in range(chosen.seed, chosen.seed + seeds)]
+    left = sum(not (place / "summary.json").exists() for place in places)
+    with interruptible(), cli_show.progress(err, left) as on_round:
         done = api.compare(
             *method,
             seeds=seeds,
@@ -107,6 +115,7 @@ def compare(
             own=load_strands(strand),
             data_dir=data_dir,
             on_round=on_round,
+            together=not separate,
         )
     table = comparison(done.records, done.target)
     if as_json:

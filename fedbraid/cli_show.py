@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from time import monotonic
 from typing import Any
 
@@ -13,72 +14,106 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedbraid.api import OnRound, Run
 from fedbraid.config import Config
+from fedbraid.execute import OnRound
+from fedbraid.results import Run
+
+Last = dict[tuple[str, int], tuple[dict[str, Any], Config]]
+"""The last line of each run (method, seed), and its configuration."""
 
 
 @contextmanager
-def progress(console: Console, order: list[tuple[str, int]]) -> Iterator[OnRound]:
-    """A callback for every round of runs (method, seed) in `order`: a live bar on a terminal, plain lines elsewhere."""
+def progress(console: Console, runs: int) -> Iterator[OnRound]:
+    """A callback for every round of so many runs: a live bar on a terminal, plain lines elsewhere."""
     if not console.is_terminal:
         yield _lines(console)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("round {task.fields[round]}  {task.fields[score]}  {task.fields[speed]} samples/s"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None, round="–", score="", speed="–")
+        last: Last = {}
         score = ""
 
         def on_round(record: dict[str, Any], config: Config) -> None:
             nonlocal score
-            score = said_score(record) or score
-            before = order.index((config.method, config.seed)) if (config.method, config.seed) in order else 0
+            last[config.method, config.seed] = record, config
+            now = going(last) or {(config.method, config.seed): (record, config)}
+            score = said_scores([line for line, _ in now.values()]) or score
             bar.update(
                 task,
-                completed=before * config.rounds + record["round"],
-                total=len(order) * config.rounds,
-                description=f"{config.method} seed {config.seed}",
+                completed=sum(line["round"] for line, _ in last.values()),
+                total=runs * config.rounds,
+                description=said_runs(list(now)),
                 round=f"{record['round']}/{config.rounds}",
                 score=score,
-                speed=_speed(record),
+                speed=_speed([line for line, _ in now.values()]),
             )
 
         yield on_round
 
 
 def _lines(console: Console) -> OnRound:
-    """At most one line in two seconds for each run, and the last one always."""
+    """At most one line in two seconds for the runs that go on together, and each run's last one always."""
     shown = -2.0
+    last: Last = {}
+
+    def say(runs: Last, rest: str) -> None:
+        lines = [line for line, _ in runs.values()]
+        least, config = min(line["round"] for line in lines), next(iter(runs.values()))[1]
+        console.print(
+            f"{said_runs(list(runs))}: round {least}/{config.rounds}  {said_scores(lines)}  "
+            f"{_speed(lines)} samples/s{rest}",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
 
     def on_round(record: dict[str, Any], config: Config) -> None:
         nonlocal shown
-        last = record["round"] == config.rounds
-        if last or monotonic() - shown >= 2:
-            shown = monotonic()
-            left = (config.rounds - record["round"]) * record["seconds"]
-            console.print(
-                f"{config.method} seed {config.seed}: round {record['round']}/{config.rounds}  {said_score(record)}  "
-                f"{_speed(record)} samples/s" + ("" if last else f"  about {left:.0f} s left in this run"),
-                highlight=False,
-                soft_wrap=True,
-                markup=False,
-            )
+        me = config.method, config.seed
+        new, last[me] = me not in last, (record, config)
+        if record["round"] == config.rounds:
+            say({me: last[me]}, "")
+        elif monotonic() - shown >= 2:
+            shown, now = monotonic(), going(last)
+            left = sum((c.rounds - line["round"]) * line["seconds"] for line, c in now.values())
+            rest = f"  about {left:.0f} s left in {'this run' if len(now) == 1 else 'these runs'}"
+            say(now, "" if new else rest)  # who else goes together with a new run is not known yet
 
     return on_round
 
 
-def said_score(record: dict[str, Any]) -> str:
-    if record["accuracy"] is not None:
-        return f"accuracy {100 * record['accuracy']:.2f} %"
-    return f"loss {record['loss']:.4f}" if record["loss"] is not None else ""
+def going(last: Last) -> Last:
+    """The runs that have rounds before them. Runs that do not go together end before the next begin."""
+    return {run: (line, config) for run, (line, config) in last.items() if line["round"] < config.rounds}
 
 
-def _speed(record: dict[str, Any]) -> str:
-    return f"{record['backward_samples'] / max(record['seconds'], 1e-9):,.0f}"
+def said_runs(runs: list[tuple[str, int]]) -> str:
+    """Such as `fedavg seeds 0 to 4`."""
+    methods, seeds = (list(dict.fromkeys(part)) for part in zip(*runs, strict=True))
+    if len(seeds) == 1:
+        return f"{', '.join(methods)} seed {seeds[0]}"
+    in_a_row = seeds == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"{', '.join(methods)} seeds " + (f"{seeds[0]} to {seeds[-1]}" if in_a_row else ", ".join(map(str, seeds)))
+
+
+def said_scores(lines: list[dict[str, Any]]) -> str:
+    """The score of one run, or the mean of several."""
+    mean = "mean " if len(lines) > 1 else ""
+    if accuracies := [line["accuracy"] for line in lines if line["accuracy"] is not None]:
+        return f"{mean}accuracy {100 * fmean(accuracies):.2f} %"
+    losses = [line["loss"] for line in lines if line["loss"] is not None]
+    return f"{mean}loss {fmean(losses):.4f}" if losses else ""
+
+
+def _speed(lines: list[dict[str, Any]]) -> str:
+    seconds = sum(line["seconds"] for line in lines)
+    return f"{sum(line['backward_samples'] for line in lines) / max(seconds, 1e-9):,.0f}"
 
 
 def summary(console: Console, run: Run, where: Path) -> None:

@@ -6,7 +6,8 @@ import copy
 import logging
 import math
 import time
-from contextlib import nullcontext
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,33 @@ class Given:
     data_dir: Path | None = None
 
 
+Training = Generator[Job, Stacked, dict[str, Any]]
+"""A round without its evaluation: yields jobs for clients, receives their replies, returns the log's line."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Where a round stands: at a job for its clients, or (None) at its end, with a record."""
+
+    training: Training
+    job: Job | None
+    record: dict[str, Any]
+
+    def next(self, replies: Stacked) -> Step:
+        return _step(self.training, lambda: self.training.send(replies))
+
+
+def first_step(training: Training) -> Step:
+    return _step(training, lambda: next(training))
+
+
+def _step(training: Training, go: Callable[[], Job]) -> Step:
+    try:
+        return Step(training, go(), {})
+    except StopIteration as done:
+        return Step(training, None, done.value)
+
+
 @dataclass(eq=False)
 class Experiment:
     """A federation between two rounds; `advance` runs the next one."""
@@ -81,22 +109,30 @@ class Experiment:
     def advance(self) -> dict[str, Any]:
         """One round; returns its line of the log."""
         began = time.perf_counter()
-        with one_thread() if self.server.w.device.type == "cpu" else nullcontext():
-            record = self._trained()
-        record |= self._evaluated()
+        with self.threads():
+            step = first_step(self.training())
+            while step.job is not None:
+                replies = self.engine.run(step.job)
+                if step.job.kind == "train":
+                    self.plan_ahead()
+                step = step.next(replies)
+        record = step.record | self.evaluated()
         return record | {"seconds": time.perf_counter() - began}
 
-    def _trained(self) -> dict[str, Any]:
+    def threads(self) -> AbstractContextManager[None]:
+        """How many threads there are while clients train."""
+        return one_thread() if self.server.w.device.type == "cpu" else nullcontext()
+
+    def training(self) -> Training:
+        """The next round. Clients are lost while they train, after any probe: who does not come back is not asked."""
         cohort = self.cohort()
         flow = one_round(self.chain, self.optimizer, self.setup, self.server, cohort, self.config.seed)
-        arriving = sampling.arriving(
-            len(cohort), self.config.sampling.dropout, seed=self.config.seed, round=self.server.round
-        )
+        arriving = self._arriving(self.server.round, len(cohort))
         down = up = 0
         work = Work()
         job = next(flow)
         while True:
-            replies = self._run(job, arriving)
+            replies = yield from _arrived(job, arriving)
             down += job.bytes_down
             if replies is not None:
                 up, work = up + replies.bytes_up, work + replies.work
@@ -105,8 +141,6 @@ class Experiment:
             except StopIteration as done:
                 self.server = done.value
                 break
-        if not self.finished:
-            self.engine.prepare(self.config.seed, self.server.round, self._sampled())
         losses = samples = 0.0
         finite = bool(self.server.w.isfinite().all())
         if replies is not None:
@@ -127,14 +161,6 @@ class Experiment:
             "backward_samples": work.backward,
         }
 
-    def _run(self, job: Job, arriving: np.ndarray) -> Stacked | None:
-        """The replies of those whose updates arrive. Clients are lost while they train, after any probe."""
-        if job.kind == "probe" or len(arriving) == len(job.cohort):
-            return self.engine.run(job)
-        if not len(arriving):
-            return None
-        return replace(self.engine.run(job.only(arriving)), came=arriving)
-
     def deployed(self) -> tuple[Tensor, Tensor]:
         """The model that is evaluated: its parameters and buffers."""
         if self.config.evaluate.model == "cohort" and self.server.cohort_mean is not None:
@@ -148,9 +174,20 @@ class Experiment:
         module.load_state_dict(self.model.layout.views(w) | self.model.buffers.views(buffers), strict=False)
         return module
 
-    def _sampled(self) -> np.ndarray:
-        """Who takes part in the next round."""
-        s, place, seed = self.config.sampling, self.server.round, self.config.seed
+    def plan_ahead(self) -> None:
+        """Plan the round after the one that is under way: the host has time while a GPU trains."""
+        place = self.server.round + 1
+        if place < self.config.rounds:
+            sampled = self._sampled(place)
+            self.engine.prepare(self.config.seed, place, sampled[self._arriving(place, len(sampled))].tolist())
+
+    def _arriving(self, place: int, clients: int) -> np.ndarray:
+        """The places in the cohort of a round whose updates arrive."""
+        return sampling.arriving(clients, self.config.sampling.dropout, seed=self.config.seed, round=place)
+
+    def _sampled(self, place: int) -> np.ndarray:
+        """Who takes part in the round of this number."""
+        s, seed = self.config.sampling, self.config.seed
         present = np.flatnonzero(_arrivals(self.config, len(self.clients)) <= place)
         if s.scheme == "fixed":
             return present[sampling.fixed(len(present), s.clients or len(present), seed=seed, round=place)]
@@ -158,11 +195,11 @@ class Experiment:
 
     def cohort(self) -> Cohort:
         """Those who take part in the next round, with what is known of them."""
-        ids, w = self._sampled(), self.server.w
+        ids, w = self._sampled(self.server.round), self.server.w
         sizes = to_device(self.clients.sizes[ids].astype(np.float64), w.device, w.dtype)
         return Cohort(ids, sizes, self.clients.label_counts[to_device(ids, w.device)])
 
-    def _evaluated(self) -> dict[str, Any]:
+    def evaluated(self) -> dict[str, Any]:
         """The round's evaluation, or None for each of its parts where it is not due."""
         if self.server.round % self.config.evaluate.every and not self.finished:
             return {"accuracy": None, "loss": None, "per_class": None}
@@ -176,16 +213,28 @@ class Experiment:
         return metrics
 
 
-def build(config: Config, given: Given, directory: Path | None = None) -> Experiment:
-    """The federation before its first round."""
+def _arrived(job: Job, arriving: np.ndarray) -> Generator[Job, Stacked, Stacked | None]:
+    """The replies of those who come back, or None if nobody does."""
+    if job.kind == "probe" or len(arriving) == len(job.cohort):
+        return (yield job)
+    if not len(arriving):
+        return None
+    return replace((yield job.only(arriving)), came=arriving)
+
+
+def build(config: Config, given: Given, directory: Path | None = None, beside: Experiment | None = None) -> Experiment:
+    """The federation before its first round. What it has in common with one `beside` it is held once."""
     device, dtype = device_of(config.engine.device), getattr(torch, config.engine.dtype)
     if device.type == "cpu":
         keep_freed_memory()
     else:
         coarse = config.engine.precision != "highest"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = coarse
-    dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
-    check_dataset(dataset)
+    if beside is not None and beside.config.data == config.data and given.data in (None, beside.dataset):
+        dataset = beside.dataset
+    else:
+        dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
+        check_dataset(dataset)
     partition = given.partition or partition_of(config, dataset)
     check_partition(dataset, partition)
     chain = given.chain or methods.parse(config.method, config.strands, given.strands)
@@ -200,7 +249,10 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     check_needs(config, chain)
     _check_fit(config, chain, dataset, partition)
     model = Model.of(altered(module, chain)).to(dtype, device)
-    clients = Clients.of(dataset, partition, dtype, device, config.augment)
+    there = beside if beside is not None and _same_place(beside, config, dataset) else None
+    plain = there is not None and there.partition.noise is None and partition.noise is None
+    samples = there.clients.samples if there is not None and plain else None
+    clients = Clients.of(dataset, partition, dtype, device, config.augment, samples)
     _check_network(model, clients.samples, dataset)
     w, buffers = model.initial(dtype, device)
     with torch.no_grad():
@@ -226,9 +278,15 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
         workers=config.engine.workers,
         precision=config.engine.precision,
     )
-    test = Samples.of(dataset, dataset.test, dtype, device)
+    test = there.test if there else Samples.of(dataset, dataset.test, dtype, device)
     server = begin(chain, setup)
     return Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, engine, store, server)
+
+
+def _same_place(beside: Experiment, config: Config, dataset: Dataset) -> bool:
+    """Whether the data that another federation has on the device are this one's too."""
+    here, there = ((c.engine.device, c.engine.dtype, c.augment) for c in (config, beside.config))
+    return beside.dataset is dataset and here == there
 
 
 def _arrivals(config: Config, population: int) -> np.ndarray:

@@ -6,8 +6,10 @@ Started by other processes too, so it imports no more than it needs.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from safetensors.torch import load_file
@@ -18,22 +20,35 @@ from fedbraid.data.dataset import Dataset, Partition, Split
 METHOD = "scaffold+skip(every=3)+avgm+prox"
 
 
-def record(directory: Path | str, method: str = METHOD, **settings: Any) -> fb.Run:
-    """Start or resume the run in `directory`."""
+def federation() -> tuple[Dataset, Partition]:
     rng = np.random.default_rng(0)
     train, test = (Split(rng.normal(size=(n, 4)), rng.integers(0, 3, n)) for n in (40, 20))
     ends = np.split(rng.permutation(40), [1, 6, 14, 20, 33])
-    settings = {
-        "rounds": 8,
-        "model": "logistic",
-        "sampling": {"clients": 3},
-        "optimizer": {"momentum": 0.5},
-        "save": {"every": 2},
-        "engine": {"device": "cpu"},
-        **settings,
-    }
-    data = Dataset("toy", train, test, classes=3)
-    return fb.run(method, out=directory, resume=True, data=data, partition=Partition(tuple(ends)), **settings)
+    return Dataset("toy", train, test, classes=3), Partition(tuple(ends))
+
+
+SETTINGS: dict[str, Any] = {
+    "rounds": 8,
+    "model": "logistic",
+    "sampling": {"clients": 3},
+    "optimizer": {"momentum": 0.5},
+    "save": {"every": 2},
+    "engine": {"device": "cpu"},
+}
+
+
+def record(directory: Path | str, method: str = METHOD, **settings: Any) -> fb.Run:
+    """Start or resume the run in `directory`."""
+    data, partition = federation()
+    return fb.run(method, out=directory, resume=True, data=data, partition=partition, **SETTINGS | settings)
+
+
+def compared(directory: Path | str, methods: Sequence[str], **settings: Any) -> fb.Comparison:
+    """Start or resume the comparison in `directory`, without its report."""
+    data, partition = federation()
+    exact = {"seeds": 2, "resume": True, "engine": {"device": "cpu", "dtype": "float64"}}
+    with patch.object(fb.Comparison, "report"):
+        return fb.compare(*methods, out=directory, data=data, partition=partition, **SETTINGS | exact | settings)
 
 
 def left_on_disk(directory: Path) -> dict[str, Any]:

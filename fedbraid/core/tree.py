@@ -41,6 +41,11 @@ def stack(trees: Sequence[Any]) -> Any:
     return grow(trees[0], lambda *tensors: torch.stack(tensors), *trees[1:])
 
 
+def joined(trees: Sequence[Any]) -> Any:
+    """Trees of the same shape, one after the other along their leading axis."""
+    return trees[0] if len(trees) == 1 else grow(trees[0], lambda *tensors: torch.cat(tensors), *trees[1:])
+
+
 def rows(tree: Any, index: Any) -> Any:
     """`tree` with every tensor indexed along its leading axis."""
     return grow(tree, lambda tensor: tensor[index])

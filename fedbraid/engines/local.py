@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -17,7 +18,7 @@ from fedbraid.core.plan import LocalWork, Plan, make_plan
 from fedbraid.core.random import stream
 from fedbraid.core.round import Job
 from fedbraid.core.strand import Setup
-from fedbraid.core.tree import PerClient, Tree, grow, rows, stack
+from fedbraid.core.tree import PerClient, Tree, joined, rows, stack
 from fedbraid.engines.loop import Loop
 from fedbraid.engines.memory import clients_that_fit
 from fedbraid.engines.precision import Precision
@@ -88,7 +89,8 @@ class Local:
     def __post_init__(self) -> None:
         sizes = self.clients.sizes
         self.width = min(self.work.batch or int(sizes.max()), int(sizes.max()))
-        self._planned: tuple[tuple[int, int, tuple[int, ...]], list[Part]] | None = None
+        self._planned: tuple[tuple[Any, ...], list[Plan]] | None = None
+        self._cut: tuple[list[Plan], list[Part]] | None = None
         if self.kind == "loop":
             self.loop = Loop(self.job, self.clients, self.workers)
         else:
@@ -96,19 +98,8 @@ class Local:
 
     @torch.no_grad()
     def run(self, job: Job) -> Stacked:
-        try:
+        with explained():
             return self._run(job)
-        except RuntimeError as error:
-            if "data-dependent control flow" in str(error) or ".item()" in str(error):
-                raise UserError(LOOKS) from error
-            raise
-        except ValueError as error:
-            if "more than 1 value per channel" in str(error):
-                raise UserError(
-                    "BatchNorm needs two samples or more in a batch, and a client has a batch of one; "
-                    "set local.drop_last=true, or a larger min_size of the partition"
-                ) from error
-            raise
 
     def _run(self, job: Job) -> Stacked:
         ids = [int(i) for i in job.cohort.ids]
@@ -121,42 +112,52 @@ class Local:
         uploads = self._in_order(order, [t[0] for t in trained])
         if trained[0][1]:
             self.store.write(ids, self._in_order(order, [t[1] for t in trained]))
-        frozen = 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
-        return Stacked(uploads, sum((t[2] for t in trained), Work()), frozen)
+        return Stacked(uploads, sum((t[2] for t in trained), Work()), self.frozen)
 
-    def prepare(self, seed: int, round: int, ids: np.ndarray) -> None:
+    @property
+    def frozen(self) -> int:
+        """Parameters that are not trained."""
+        return 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
+
+    def prepare(self, seed: int, round: int, ids: Sequence[int]) -> None:
         """Plan a round that comes next while a GPU is still busy with the present one."""
         if self.clients.samples.x.device.type != "cuda" or not len(ids):
             return
-        parts = self._parts(seed, round, [int(i) for i in ids])
+        parts = self._parts(seed, round, ids)
         if self.kind == "stack" and len(parts) == 1:
             self.stack.prepare(parts[0].ids, parts[0].plans)
 
     def _parts(self, seed: int, round: int, ids: Sequence[int]) -> list[Part]:
         """The cohort in stacks, longest plans first; what was asked for last is not made again."""
-        key = seed, round, tuple(ids)
-        if self._planned is None or self._planned[0] != key:
-            plans = [self.plan(seed, round, i) for i in ids]
-            order, size = longest_first(plans), self._chunk(len(ids))
+        plans = self.plans(seed, round, ids)
+        if self._cut is None or self._cut[0] is not plans:
+            order, size = longest_first(plans), self.stack_size(len(ids))
             places = [order[at : at + size] for at in range(0, len(ids), size)]
-            self._planned = key, [Part(at, [ids[k] for k in at], [plans[k] for k in at]) for at in places]
-        return self._planned[1]
+            self._cut = plans, [Part(at, [ids[k] for k in at], [plans[k] for k in at]) for at in places]
+        return self._cut[1]
 
     def _in_order(self, order: np.ndarray, trained: Sequence[Any]) -> Any:
         """What parts of the cohort made, client by client in the cohort's order."""
-        whole = _joined(trained)
+        whole = joined(trained)
         if (order == np.arange(len(order))).all():
             return whole
         return rows(whole, to_device(np.argsort(order), self.setup.w.device))
 
-    def plan(self, seed: int, round: int, client: int) -> Plan:
-        """What this client does in a round."""
+    def plans(self, seed: int, round: int, ids: Sequence[int], width: int = 0) -> list[Plan]:
+        """What these clients do in a round, in batches padded to `width`; what was asked for last is not made again."""
+        key = seed, round, tuple(ids), width or self.width
+        if self._planned is None or self._planned[0] != key:
+            self._planned = key, [self.plan(seed, round, i, width) for i in ids]
+        return self._planned[1]
+
+    def plan(self, seed: int, round: int, client: int, width: int = 0) -> Plan:
+        """What this client does in a round, in batches padded to `width` if one is given."""
         size = int(self.clients.sizes[client])
         return make_plan(
             self.job.chain,
             self.work,
             size,
-            self.width,
+            width or self.width,
             seed=seed,
             round=round,
             client=client,
@@ -167,8 +168,8 @@ class Local:
         """Some of the cohort, longest first: uploads, kept state and work."""
         mine, their_plans = part.ids, part.plans
         given = self.given(job, kept, part.places, [len(p) for p in their_plans])
-        cached, looked = self._look_ahead(job, given, mine, their_plans)
         if self.kind == "loop":
+            cached = self._look_ahead(given, mine, their_plans)
             ends = np.cumsum(self.clients.sizes[mine])
             tables = [
                 {name: Outputs(*(t[end - self.clients.sizes[i] : end] for t in out)) for name, out in cached.items()}
@@ -176,12 +177,24 @@ class Local:
             ]
             one_by_one = self.loop.train([given[k] for k in range(len(mine))], mine, their_plans, tables)
             uploads, new = stack([u for u, _, _ in one_by_one]), stack([k for _, k, _ in one_by_one])
-            return uploads, new, sum((w for _, _, w in one_by_one), Work(looked))
-        self.stack.passed = Work()
-        uploads, new = self.stack.train(given, mine, their_plans, cached)
-        samples, gradients = sum(p.samples for p in their_plans), self.stack.gradients
+            return uploads, new, sum((w for _, _, w in one_by_one), Work(len(cached) * int(ends[-1])))
+        uploads, new, works = self.train_stack(given, mine, their_plans)
+        return uploads, new, sum(works, Work())
+
+    def train_stack(
+        self, given: Given, ids: Sequence[int], plans: Sequence[Plan]
+    ) -> tuple[Tree, dict[str, Tree], list[Work]]:
+        """One stack of clients, longest first: uploads, kept state and each one's work."""
+        cached = self._look_ahead(given, ids, plans)
+        uploads, kept = self.stack.train(given, ids, plans, cached)
+        gradients = self.stack.gradients
         looks = gradients + (0 if cached else self.stack.views)
-        return uploads, new, Work(looks * samples + looked, gradients * samples) + self.stack.passed
+        sizes = self.clients.sizes[list(ids)].tolist()
+        works = [
+            Work(looks * plan.samples + len(cached) * size, gradients * plan.samples) + passed
+            for plan, size, passed in zip(plans, sizes, self.stack.passed, strict=True)
+        ]
+        return uploads, kept, works
 
     def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
         parts = self._parts(job.seed, job.round, ids)
@@ -194,8 +207,7 @@ class Local:
         if self.kind == "loop":
             answers = self.loop.probe([given[k] for k in range(len(part.ids))], part.ids, part.plans)
             return stack([a for a, _ in answers]), sum((w for _, w in answers), Work())
-        self.stack.passed = Work()
-        return self.stack.probe(given, part.ids, part.plans), self.stack.passed
+        return self.stack.probe(given, part.ids, part.plans), sum(self.stack.passed, Work())
 
     def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
         """What these clients receive and keep, with or without a client axis."""
@@ -238,10 +250,8 @@ class Local:
             }
         return drawn
 
-    def _look_ahead(
-        self, job: Job, given: Given, ids: Sequence[int], plans: Sequence[Plan]
-    ) -> tuple[dict[str, Outputs], int]:
-        """Frozen models' outputs on all of the clients' samples, one row each, and how many samples that took.
+    def _look_ahead(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> dict[str, Outputs]:
+        """Frozen models' outputs on all of the clients' samples, one row each.
 
         Worth it, and exact, where inputs do not change from one epoch to the next: E epochs cost one look, not E.
         """
@@ -249,20 +259,20 @@ class Local:
         enough = sum(p.samples for p in plans) >= self.clients.sizes[list(ids)].sum()
         changing = chain.using("batch") or self.clients.samples.augment.active
         if not chain.using("views") or changing or not self.cache_views or not enough:
-            return {}, 0
+            return {}
         outputs: dict[str, list[Outputs]] = {}
         for k, client in enumerate(ids):
             for name, (w, buffers) in self.job.views(given[k]).items():
                 outputs.setdefault(name, []).append(self._look(w, buffers, self.clients.own(client)))
-        cached = {name: Outputs(*map(torch.cat, zip(*parts, strict=True))) for name, parts in outputs.items()}
-        return cached, len(cached) * int(self.clients.sizes[list(ids)].sum())
+        return {name: Outputs(*map(torch.cat, zip(*parts, strict=True))) for name, parts in outputs.items()}
 
     def _look(self, w: Tensor, buffers: Tensor, index: Tensor) -> Outputs:
         samples, model = self.clients.samples, self.job.model
         parts = [model.predict(w, buffers, samples.inputs(some)) for some in torch.split(index, 1024)]
         return Outputs(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _chunk(self, clients: int) -> int:
+    def stack_size(self, clients: int) -> int:
+        """How many of so many clients go into one stack."""
         if self.kind == "loop" or clients == 0:
             return max(1, clients)
         if not self.chunk:
@@ -274,9 +284,23 @@ class Local:
         return min(self.chunk, clients)
 
 
+@contextmanager
+def explained() -> Iterator[None]:
+    """What torch says of mistakes in hooks and batches, as a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "data-dependent control flow" in str(error) or ".item()" in str(error):
+            raise UserError(LOOKS) from error
+        raise
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            raise UserError(
+                "BatchNorm needs two samples or more in a batch, and a client has a batch of one; "
+                "set local.drop_last=true, or a larger min_size of the partition"
+            ) from error
+        raise
+
+
 def _secret(job: Job) -> int:
     return int(stream(job.seed, "shared secret", round=job.round).integers(2**62))
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else grow(parts[0], lambda *tensors: torch.cat(tensors), *parts[1:])

@@ -19,8 +19,11 @@ VECTORS = 8
 """Vectors of the model's size that a client needs in a step: model, gradient, optimiser's state, and successors."""
 
 
-def clients_that_fit(job: LocalJob, clients: Clients, width: int) -> int:
-    """The largest stack that the device's free memory should hold, judged from one client's saved activations."""
+def clients_that_fit(job: LocalJob, clients: Clients, width: int, more: int = 0) -> int:
+    """The largest stack that the device's free memory should hold, judged from one client's saved activations.
+
+    `more` counts further vectors of the model's size that each client of the stack has.
+    """
     w, buffers = job.model.initial(clients.samples.dtype, clients.samples.x.device)
     index = torch.zeros(width, dtype=torch.int64, device=w.device)
     batch = clients.samples.batch(index, torch.ones(width, dtype=w.dtype, device=w.device))
@@ -33,7 +36,7 @@ def clients_that_fit(job: LocalJob, clients: Clients, width: int) -> int:
 
     with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
         task_loss(job.task, job.model.learn(w.requires_grad_(), buffers, batch.x)[0].logits, batch)
-    vectors = VECTORS + 2 * len(job.chain.using("init_client"))
+    vectors = VECTORS + more + 2 * len(job.chain.using("init_client"))
     batches = 3 * BURST * (batch.x.nbytes + batch.y.nbytes) if w.device.type == "cuda" else 0  # looked up at once
     each = 2 * saved + batches + vectors * w.numel() * w.element_size()
     return max(1, int(SHARE * free_memory(w.device) / each))

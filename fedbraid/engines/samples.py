@@ -60,14 +60,14 @@ class Samples:
 
     def inputs(self, index: Tensor) -> Tensor:
         """The samples at `index`, of any shape, as the network takes them."""
-        x = self.x[index]
+        x = picked(self.x, index)
         return x.long() if self.is_text else self._normalised(x.to(self.dtype))
 
     def training_inputs(self, index: Tensor, draws: Tree) -> Tensor:
         """The samples at `index` as a local step sees them: changed as `draws` (which begin with its axes) say."""
         if not self.augment.active:
             return self.inputs(index)
-        images = self.x[index.flatten()]
+        images = picked(self.x, index.flatten())
         each = {key: value.flatten(0, index.dim() - 1) for key, value in draws.items() if key.startswith(PREFIX)}
         mean = images.new_zeros((), dtype=self.dtype) if self.shift is None else self.shift
         images = self._normalised(self.augment.apply(images, each, mean, self.dtype))
@@ -79,11 +79,16 @@ class Samples:
     def targets(self, index: Tensor) -> Tensor:
         """Labels as shares of 1 per class, or the numbers of a regression."""
         if not self.classes:
-            return self.y[index]
-        return torch.eye(self.classes, device=self.y.device, dtype=self.dtype)[self.y[index]]
+            return picked(self.y, index)
+        return picked(torch.eye(self.classes, device=self.y.device, dtype=self.dtype), picked(self.y, index))
 
     def batch(self, index: Tensor, mask: Tensor) -> Batch:
         return Batch(self.inputs(index), self.targets(index), mask)
+
+
+def picked(rows: Tensor, index: Tensor) -> Tensor:
+    """`rows[index]`, by whole rows: on a CPU several times faster than indexing."""
+    return rows.index_select(0, index.flatten()).reshape(*index.shape, *rows.shape[1:])
 
 
 LABEL_RANGES = 10
@@ -112,8 +117,10 @@ class Clients:
         dtype: torch.dtype,
         device: torch.device,
         augment: Augment = AS_THEY_ARE,
+        samples: Samples | None = None,
     ) -> Clients:
-        samples = Samples.of(dataset, noisy(dataset, partition), dtype, device, augment)
+        """The clients of a partition; `samples` are the data set's, where they are on the device already."""
+        samples = samples or Samples.of(dataset, noisy(dataset, partition), dtype, device, augment)
         order = torch.as_tensor(np.concatenate(partition.clients)).to(device)
         if dataset.task == "classification":
             counts = torch.as_tensor(partition.label_counts(dataset.train.y, dataset.classes))

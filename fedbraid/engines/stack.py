@@ -26,7 +26,7 @@ from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
 from fedbraid.engines.kernels.layers import for_stacks
 from fedbraid.engines.precision import Precision
-from fedbraid.engines.samples import Clients
+from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.schedule import Schedule, Stretch, make_schedule, rung
 from fedbraid.engines.trace import Flat, trace
 from fedbraid.engines.transfer import to_device
@@ -42,8 +42,8 @@ class Given:
 
     def __getitem__(self, index: Any) -> State:
         """Some of the clients; shared tensors stay whole."""
-        picked: State = _map2(self.tensors, self.axes, lambda t, axis: t if axis is None else t[index])
-        return picked
+        some: State = _map2(self.tensors, self.axes, lambda t, axis: t if axis is None else t[index])
+        return some
 
 
 class Stack:
@@ -58,7 +58,7 @@ class Stack:
         self.device = clients.samples.x.device
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
-        self.passed = Work()  # samples that hooks passed over since it was last set
+        self.passed: list[Work] = []  # for each client of the last stack, samples that its hooks passed over
         self._prepared: tuple[Sequence[Plan], tuple[Schedule, State]] | None = None
         self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
@@ -69,6 +69,7 @@ class Stack:
         self, given: Given, ids: Sequence[int], plans: Sequence[Plan], cached: Mapping[str, Outputs] | None
     ) -> tuple[Tree, dict[str, Tree]]:
         """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
+        self.passed = [Work()] * len(ids)
         own = self._own(ids, plans)
         state: State = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
         schedule, plan = self.prepare(ids, plans)
@@ -87,6 +88,7 @@ class Stack:
         return self._prepared[1]
 
     def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
+        self.passed = [Work()] * len(ids)
         own = self._own(ids, plans)
         answers: Tree = self._passing(own, vmap(self._probe, (given.axes, 0)), given.tensors, own)
         return answers
@@ -97,7 +99,8 @@ class Stack:
         tally.passes = tally.slopes = tally.glances = 0
         result = f(*args)
         if tally.passes or tally.slopes or tally.glances:
-            self.passed += tally.over(int(own["sizes"].sum()), int(own["first_count"].sum()))
+            for place, size, first in zip(*(own[k].tolist() for k in ("place", "sizes", "first_count")), strict=True):
+                self.passed[place] += tally.over(size, first)
         return result
 
     def _probe(self, given: State, own: Tree) -> Tree:
@@ -119,7 +122,7 @@ class Stack:
             "y": samples.targets(index),
             "mask": (torch.arange(index.shape[-1], device=self.device) < row["counts"][..., None]).to(samples.dtype),
             "draws": row["draws"],
-            "seen": grow(seen, lambda table: table[row["rows"]]),
+            "seen": grow(seen, lambda table: picked(table, row["rows"])),
         }
 
     def _step(self, axes: Any, guarded: bool, state: State, given: State, batches: State) -> State:
@@ -266,6 +269,7 @@ class Stack:
             "index": (positions + starts[:, None]).reshape(len(ids), batches, width),
             "counts": np.clip(sizes[:, None] - width * np.arange(batches), 0, width),
             "sizes": sizes,
+            "place": np.arange(len(ids)),
             "first": firsts + starts[:, None],
             "first_count": np.array([plan.counts[0] for plan in plans]),
         }

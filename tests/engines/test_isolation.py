@@ -36,8 +36,8 @@ def test_a_client_with_nothing_to_do_changes_nothing_and_hands_in_what_it_receiv
     expected, job = uploads(plain), training_job(idle)
     make = idle.engine.plan
 
-    def plan(seed, round, client):
-        made = make(seed, round, client)
+    def plan(seed, round, client, width):
+        made = make(seed, round, client, width)
         if client != 2:
             return made
         return Plan(made.positions, 0 * made.counts, made.first, made.draws)

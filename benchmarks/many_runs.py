@@ -1,0 +1,97 @@
+"""Five seeds of one method in one stack, and one after the other, in turn.
+
+    python benchmarks/many_runs.py [--seeds 5] [--rounds 9] [--device cpu]
+
+Whole rounds of federated averaging, each evaluated. `together` and `separate` are the medians of the time that one
+round of all seeds takes; making and capturing programs is not counted.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fedbraid import data
+from fedbraid.benchmark import images
+from fedbraid.config import from_dict
+from fedbraid.data.dataset import Dataset, Split
+from fedbraid.experiment import Experiment, Given, build
+from fedbraid.together import Together
+
+
+def with_test(dataset: Dataset, samples: int = 2000) -> Dataset:
+    """With the first training samples as a test set: what they show does not matter here."""
+    return replace(dataset, test=Split(dataset.train.x[:samples], dataset.train.y[:samples]))
+
+
+WORKLOADS: dict[str, tuple[Callable[[], Dataset], dict[str, Any]]] = {
+    "mlp, digits, 10 clients": (lambda: data.load("digits"), {"model": {"name": "mlp"}}),
+    "logistic, SYNTHETIC, 10 of 200 ragged clients": (
+        lambda: data.load("synthetic", clients=200, max_size=1000),
+        {
+            "partition": {"name": "natural"},
+            "model": {"name": "logistic"},
+            "sampling": {"clients": 10},
+            "local": {"batch": 64, "epochs": 10},
+        },
+    ),
+    "mlp 28×28, 10 clients × 600": (
+        lambda: with_test(images((1, 28, 28), 10, 10, 600)),
+        {
+            "partition": {"name": "iid"},
+            "model": {"name": "mlp", "hidden": [200]},
+            "local": {"batch": 64, "epochs": 2},
+        },
+    ),
+    "lenet 28×28, 10 clients × 600": (
+        lambda: with_test(images((1, 28, 28), 10, 10, 600)),
+        {"partition": {"name": "iid"}, "model": {"name": "lenet"}, "local": {"batch": 64, "epochs": 2}},
+    ),
+}
+
+
+def federations(dataset: Dataset, settings: dict[str, Any], seeds: int, device: str) -> list[Experiment]:
+    engine = {"device": device, "kind": "stack", "tf32": device == "cuda"}
+    made: list[Experiment] = []
+    for seed in range(seeds):
+        config = from_dict({**settings, "rounds": 10**6, "seed": seed, "optimizer": {"lr": 0.01}, "engine": engine})
+        made.append(build(config, Given(data=dataset), beside=made[0] if made else None))
+    return made
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("--seeds", type=int, default=5)
+    asked.add_argument("--rounds", type=int, default=9)
+    asked.add_argument("--device", default="cpu")
+    given = asked.parse_args()
+    wait = torch.cuda.synchronize if given.device == "cuda" else lambda: None
+    print(f"{'workload':46} {'together':>9} {'separate':>9} {'ratio':>6}")
+    for name, (dataset, settings) in WORKLOADS.items():
+        if given.device == "cpu" and settings["model"]["name"] == "lenet":
+            continue  # convolutions run in the loop there
+        held = dataset()
+        group = Together(federations(held, settings, given.seeds, given.device))
+        alone = federations(held, settings, given.seeds, given.device)
+        ways: dict[str, Callable[[], Any]] = {
+            "together": group.advance,
+            "separate": lambda alone=alone: [experiment.advance() for experiment in alone],
+        }
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for number in range(-3, given.rounds):  # the first rounds make programs and capture them
+            for way, one in ways.items():
+                wait()
+                began = perf_counter()
+                one()
+                wait()
+                times[way] += [perf_counter() - began] if number >= 0 else []
+        together, separate = (median(times[way]) for way in ways)
+        print(f"{name:46} {1e3 * together:6.1f} ms {1e3 * separate:6.1f} ms {separate / together:6.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

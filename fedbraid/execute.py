@@ -1,0 +1,169 @@
+"""Runs that are asked for, carried out: one after the other, or together where they can share a stack."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from fedbraid import data, methods, models, privacy
+from fedbraid.config import Config, Named, optimizer_of
+from fedbraid.core.varied import form
+from fedbraid.engines.joint import why_apart
+from fedbraid.errors import UserError
+from fedbraid.experiment import Experiment, Given, build
+from fedbraid.registry import Entry
+from fedbraid.report.summarise import summarise
+from fedbraid.results import Run
+from fedbraid.runs import RunDirectory
+from fedbraid.together import Together, fit
+
+log = logging.getLogger("fedbraid")
+
+OnRound = Callable[[dict[str, Any], Config], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run that is asked for."""
+
+    config: Config
+    given: Given
+    directory: RunDirectory | None = None
+
+    @property
+    def form(self) -> str:
+        """The same for runs that differ in numbers and seeds only."""
+        chain = self.given.chain or methods.parse(self.config.method, self.config.strands, self.given.strands)
+        return repr(form(chain, optimizer_of(self.config)))
+
+
+def execute(
+    requests: Sequence[Request], *, resume: bool = False, on_round: OnRound | None = None, together: bool = True
+) -> list[Run]:
+    """Run what is left to run of each."""
+    done: dict[int, Run] = {}
+    for group in _groups(requests, together):
+        with ExitStack() as locks:
+            for recording in group.values():
+                locks.enter_context(recording.locked())
+                recording.check(resume)
+            for recording in group.values():
+                recording.open()
+            lock_step = Together([r.experiment for r in group.values()])
+            while lock_step.going:
+                for place, line in lock_step.advance().items():
+                    list(group.values())[place].note(line, on_round)
+            done |= {place: recording.result() for place, recording in group.items()}
+    return [done[place] for place in range(len(requests))]
+
+
+def _groups(requests: Sequence[Request], together: bool) -> Iterator[dict[int, Recording]]:
+    """Runs that go together, by their place in `requests`. Mistakes come before any file: nothing is written yet."""
+    alike: dict[str, list[int]] = {}
+    for place, request in enumerate(requests):
+        alike.setdefault(request.form if together else str(place), []).append(place)
+    latest: Experiment | None = None
+    for places in alike.values():
+        group: dict[int, Recording] = {}
+        for place in places:
+            latest = _built(requests[place], latest)
+            others = [r.experiment for r in group.values()]
+            if others and (reason := _why_not_with(others, latest)):
+                log.debug("%s seed %d goes by itself: %s", latest.config.method, latest.config.seed, reason)
+                yield group
+                group = {}
+            group[place] = Recording(latest, resolved(latest, requests[place].given), requests[place].directory)
+        yield group
+
+
+def _built(request: Request, beside: Experiment | None) -> Experiment:
+    directory = request.directory
+    return build(request.config, request.given, directory.states if directory else None, beside)
+
+
+def _why_not_with(others: Sequence[Experiment], one: Experiment) -> str | None:
+    return why_apart(others[0].engine, one.engine) or (None if fit([*others, one]) else "there is too little memory")
+
+
+@dataclass(eq=False)
+class Recording:
+    """A run on its way, and what is written of it."""
+
+    experiment: Experiment
+    config: Config  # resolved
+    directory: RunDirectory | None
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+
+    def locked(self) -> AbstractContextManager[None]:
+        return self.directory.locked() if self.directory else nullcontext()
+
+    def check(self, resume: bool) -> None:
+        """A directory that holds a run is written to only to continue that run."""
+        if not self.directory or not self.directory.started:
+            return
+        if not resume:
+            raise UserError(
+                f"{self.directory.path} already holds a run; add --resume to continue it, or choose another --out"
+            )
+        self.directory.check_same(self.config)
+
+    def open(self) -> None:
+        """Begin, or go on from the last checkpoint."""
+        if not self.directory:
+            return
+        if self.directory.started:
+            self.directory.load(self.experiment)
+        else:
+            self.directory.begin(self.config)
+        self.rounds = self.directory.rounds()
+        if self.experiment.finished and not (self.directory.path / "summary.json").exists():
+            self.directory.finish(self.experiment, self.summary())
+
+    def note(self, line: dict[str, Any], on_round: OnRound | None) -> None:
+        """A round is over."""
+        self.rounds.append(line)
+        over = self.experiment.finished
+        if self.directory:
+            self.directory.append(line)
+            if over or self.experiment.server.round % self.config.save.every == 0:
+                self.directory.save(self.experiment)
+        if on_round:
+            on_round(line, self.config)
+        if over and self.directory:
+            self.directory.finish(self.experiment, self.summary())
+
+    def summary(self) -> dict[str, Any]:
+        summary = summarise(self.rounds, self.config.evaluate.target or None)
+        return summary | privacy.report(self.experiment.chain, self.config.rounds)
+
+    def result(self) -> Run:
+        experiment, counts = self.experiment, None
+        if experiment.dataset.task == "classification":
+            counts = experiment.clients.label_counts.long().tolist()
+        place = self.directory.path if self.directory else None
+        return Run(self.config, self.rounds, self.summary(), counts, experiment.module(), place)
+
+
+def resolved(experiment: Experiment, given: Given) -> Config:
+    """The configuration with every default written out, so that it says how the run was made."""
+    config, chain = experiment.config, experiment.chain
+    data_options = {} if given.data else _options(data.describe(), config.data)
+    split_options = {} if given.partition else _options(data.PARTITIONS, config.partition)
+    model_options = {} if given.model else _options(models.describe(), config.model)
+    return replace(
+        config,
+        strands={s.name: {f.name: getattr(s, f.name) for f in fields(s)} for s in chain},  # type: ignore[arg-type]
+        data=replace(config.data, options=data_options),
+        partition=replace(config.partition, options=split_options, clients=len(experiment.partition)),
+        model=replace(config.model, options=model_options),
+        optimizer=replace(config.optimizer, options=asdict(experiment.optimizer)),  # type: ignore[call-overload]
+    )
+
+
+def _options(entries: Iterable[Entry[Any]], named: Named) -> dict[str, Any]:
+    """The options of what is named, defaults included; None cannot be written and is the default anyway."""
+    entry = next(e for e in entries if e.name == named.name)
+    return {key: value for key, value in (entry.options | named.options).items() if value is not None}

@@ -1,0 +1,89 @@
+"""Finished runs and comparisons, and the reports that are made of them."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedbraid.config import Config, to_dict, to_toml
+from fedbraid.report.html import write_comparison
+from fedbraid.report.records import RunRecord
+from fedbraid.report.summarise import by_method
+from fedbraid.version import __version__
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run."""
+
+    config: Config
+    rounds: list[dict[str, Any]]
+    summary: dict[str, Any]
+    label_counts: list[list[int]] | None
+    model: nn.Module
+    directory: Path | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last accuracy measured."""
+        accuracy: float | None = self.summary["last"] if self.summary["metric"] == "accuracy" else None
+        return accuracy
+
+    def record(self, label: str | None = None) -> RunRecord:
+        return RunRecord(
+            label or self.config.method, self.config.seed, tuple(self.rounds), to_dict(self.config), self.label_counts
+        )
+
+    def report(self, directory: str | PathLike[str]) -> list[Path]:
+        """Write a report with pictures into `directory`; the paths of what was written."""
+        return _report(Path(directory), [self.record()], self.config)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Several methods on the same clients with the same seeds."""
+
+    runs: list[Run] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[RunRecord]:
+        return [run.record(label) for run, label in zip(self.runs, self.labels, strict=True)]
+
+    @property
+    def target(self) -> float | None:
+        return self.runs[0].config.evaluate.target or None
+
+    @property
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Each method's numbers over the seeds: mean and standard deviation."""
+        return by_method(self.records, self.target)
+
+    def report(self, directory: str | PathLike[str]) -> list[Path]:
+        """Write the table, the pictures and report.html; the paths of what was written."""
+        return _report(Path(directory), self.records, self.runs[0].config)
+
+
+def environment() -> dict[str, str]:
+    """Where results come from."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "fedbraid": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {platform.processor() or 'unknown processor'}",
+        "gpu": gpu,
+    }
+
+
+def _report(directory: Path, records: list[RunRecord], config: Config) -> list[Path]:
+    shared = to_toml(replace(config, seed=0))
+    return write_comparison(
+        directory, records, config.evaluate.target or None, environment=environment(), command=shared
+    )
