@@ -43,6 +43,8 @@ VISIT = 0.5
 """Seconds that a visit takes at least: several rounds, where they are short. The median of them counts."""
 TRIES = 5
 """Visits for one sample, where the machine is busy."""
+ANY = 1e9
+"""More than others can take."""
 TOLERANCE = {"cpu": 1e-3, "cuda": 2e-2}
 """Length of the difference from the reference, as a share of the length of the round's update. TF32 is coarser."""
 
@@ -119,7 +121,8 @@ def main() -> int:
         report["check"] = [asdict(found) for found in compared]
         failed = not all(found.agrees for found in compared)
     else:
-        report["sgemm"] = peaks = {str(n): machine.sgemm_peak(n) for n in sorted({1, usable_cores()})}
+        windows = 2 if settings.small else 25
+        report["sgemm"] = peaks = {str(n): machine.sgemm_peak(n, windows) for n in sorted({1, usable_cores()})}
         print("sgemm: " + ", ".join(f"{flops / 1e9:.0f} GFLOP/s with {n} threads" for n, flops in peaks.items()))
         peak = max(peaks.values()) if settings.device == "cpu" else None
         rows = [row for part in works(settings) for row in measure(part, ready, settings, peak, left_out)]
@@ -144,7 +147,8 @@ def prepare(settings: Settings) -> tuple[list[Ready], list[LeftOut], dict[str, d
     left_out: list[LeftOut] = []
     found: dict[str, dict[str, str]] = {}
     failures: dict[str, str] = {}
-    for contender in contenders(settings.device, usable_cores()):
+    cores = 1 if settings.small else usable_cores()  # threads would wait for each other longer than they compute
+    for contender in contenders(settings.device, cores):
         if settings.contenders and contender.name not in settings.contenders:
             continue
         key = contender.recipe or "fedbraid"
@@ -385,7 +389,7 @@ def command_line() -> tuple[argparse.Namespace, Settings]:
             parser.error(f"there is no {name!r}; there are {', '.join(among)}")
     if given.repeats < 1:
         parser.error(f"--repeats must be 1 or more, not {given.repeats}")
-    busy = given.busy if given.busy is not None else (0.15 if given.device == "cpu" else float("inf"))
+    busy = given.busy if given.busy is not None else (0.15 if given.device == "cpu" else ANY)
     return given, Settings(
         device=given.device,
         repeats=given.repeats,

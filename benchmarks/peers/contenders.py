@@ -79,10 +79,13 @@ def pfl(processes: int, threads: int, env: dict[str, str] | None = None) -> Cont
 
 def environment(contender: Contender, site: Path | None) -> dict[str, str]:
     """The variables that a contender runs with: ours, less those that would set its threads or its allocator."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "MALLOC_", "PYTHON"))}
-    first = [str(site)] if site and contender.recipe else []
-    path = os.pathsep.join([*first, str(HERE.parent), str(HERE.parent.parent)])
-    return inherited | AT_HOME | contender.env | {"PYTHONPATH": path}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "MALLOC_", "PYTHONPATH"))}
+    path = [str(HERE.parent), str(HERE.parent.parent)]
+    if site and contender.recipe:
+        path.insert(0, str(site))
+    if site or not contender.recipe:  # this interpreter: what it finds, they find
+        path.append(os.environ.get("PYTHONPATH", ""))
+    return inherited | AT_HOME | contender.env | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 class Failed(Exception):

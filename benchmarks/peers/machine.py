@@ -25,7 +25,7 @@ def describe(device: str) -> dict[str, object]:
     return {"cpu": model, "cores": usable_cores(), "python": platform.python_version(), **gpu}
 
 
-def sgemm_peak(threads: int, size: int = 1024, windows: int = 25) -> float:
+def sgemm_peak(threads: int, windows: int, size: int = 1024) -> float:
     """FLOP a second of the best of several short windows of matrix products in float32."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
