@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -109,6 +110,7 @@ class Compared:
 
 def main() -> int:
     given, settings = command_line()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nobody is left behind, stopped
     report: dict[str, object] = {
         "command": shlex.join(sys.argv),
         "machine": machine.describe(settings.device),
