@@ -178,6 +178,14 @@ def written(federation: Federation) -> Iterator[tuple[Path, Path]]:
         yield folder / "federation.npz", folder
 
 
+def able(part: work.Work, ready: Sequence[Ready], left_out: list[LeftOut]) -> list[Ready]:
+    """Those who have a client for each of their processes in every round."""
+    for one in ready:
+        if one.contender.processes > part.cohort:
+            left_out.append(LeftOut(part.name, one.contender.name, f"a round has only {part.cohort} clients"))
+    return [one for one in ready if one.contender.processes <= part.cohort]
+
+
 def start(one: Ready, file: Path, settings: Settings, *more: str) -> Running:
     given = [str(file), "--device", settings.device, *more]
     return Running(one.contender, one.python, one.env, given, file.parent / f"{one.contender.name}.log")
@@ -200,12 +208,13 @@ def measure(
 
     def give_up(name: str, reason: Failed) -> None:
         left_out.append(LeftOut(part.name, name, str(reason)))
-        running.pop(name).close() if name in running else None
+        if name in running:
+            running.pop(name).close()
         print(f"  {name} is left out: {reason}", flush=True)
 
     with written(made) as (file, _):
         try:
-            for one in ready:
+            for one in able(part, ready, left_out):
                 name = one.contender.name
                 began = perf_counter()
                 try:
@@ -319,7 +328,7 @@ def check(part: work.Work, ready: Sequence[Ready], settings: Settings, left_out:
     references: dict[bool, list[torch.Tensor]] = {}
     compared: list[Compared] = []
     with written(made) as (file, folder):
-        for one in ready:
+        for one in able(part, ready, left_out):
             if not one.contender.federates or one.contender.name.endswith("-malloc"):
                 continue
             ours = one.contender.worker == "by_fedbraid"

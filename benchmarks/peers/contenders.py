@@ -36,6 +36,7 @@ class Contender:
     recipe: str | None = None  # of its environment; None = the one that FedBraid runs in
     options: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
+    processes: int = 1  # of which each needs a client in every round, or the others wait for it forever
 
     @property
     def federates(self) -> bool:
@@ -72,9 +73,8 @@ def contenders(device: str, cores: int) -> tuple[Contender, ...]:
 
 def pfl(processes: int, threads: int, env: dict[str, str] | None = None) -> Contender:
     name = "pfl" + f"-{processes}" * (processes > 1) + "-malloc" * bool(env)
-    return Contender(
-        name, "by_pfl", "pfl", ("--processes", str(processes), "--threads", str(threads)), env if env else {}
-    )
+    options = ("--processes", str(processes), "--threads", str(threads))
+    return Contender(name, "by_pfl", "pfl", options, env or {}, processes)
 
 
 def environment(contender: Contender, site: Path | None) -> dict[str, str]:
@@ -109,7 +109,11 @@ class Running:
                 bufsize=1,
                 start_new_session=True,
             )
-        self._answer("ready")
+        try:
+            self._answer("ready")
+        except Failed:
+            self.close()
+            raise
 
     def round(self, number: int) -> float:
         """Seconds."""
