@@ -124,6 +124,8 @@ def main() -> int:
         failed = not all(found.agrees for found in compared)
     else:
         windows = 2 if settings.small else 25
+        if settings.patient:
+            machine.wait_for_quiet(settings.busy)
         report["sgemm"] = peaks = {str(n): machine.sgemm_peak(n, windows) for n in sorted({1, usable_cores()})}
         print("sgemm: " + ", ".join(f"{flops / 1e9:.0f} GFLOP/s with {n} threads" for n, flops in peaks.items()))
         peak = max(peaks.values()) if settings.device == "cpu" else None
@@ -229,6 +231,7 @@ def measure(
                     give_up(name, reason)
             order = random.Random(0)
             for number in counted:
+                print(f"  turn {number - WARM_UP + 1} of {settings.repeats}", file=sys.stderr, flush=True)
                 for name in order.sample(list(running), len(running)):
                     try:
                         took = sample(running[name], number, settings)
