@@ -1,7 +1,8 @@
 """FedLab: its serial trainer and its synchronous server, in its standalone loop.
 
-The settings that were best here: batches gathered by index instead of by a DataLoader. FedLab's own mean counts all
-clients alike, so the server's update is given the weights that its aggregator takes.
+The best settings that we know of, not each of them timed against others: batches gathered by index instead of by a
+DataLoader. FedLab's own mean counts all clients alike, so the server's update is given the weights that its
+aggregator takes.
 """
 
 from __future__ import annotations

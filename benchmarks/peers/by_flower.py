@@ -1,9 +1,9 @@
 """Flower: its FedAvg strategy, its simulation on Ray.
 
-The settings that were best here: one core for a client, so that as many actors run as there are cores, one thread
-each; an actor keeps the data and the network between rounds and gathers batches by index; there are as many nodes as a
-round has clients, and a message says whose data to use (Flower looks at every node every 0.1 s); replies are asked for
-every 10 ms, not every 100.
+The best settings that we know of, not each of them timed against others: one core for a client, so that as many
+actors run as there are cores, one thread each; an actor keeps the data and the network between rounds and gathers
+batches by index; there are as many nodes as a round has clients, and a message says whose data to use (Flower looks
+at every node every 0.1 s); replies are asked for every 10 ms, not every 100.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """pfl-research: its FederatedAveraging on its SimulatedBackend, in one process or several.
 
-The settings that were best here: tensors in memory and on the device from the start; every process has all clients and
-takes those that pfl's own rule for uneven clients would give it (largest first, to the process with the least so far),
-without the extra process that pfl keeps for that; no metrics. pfl takes the same batches in every epoch.
+The best settings that we know of, not each of them timed against others: tensors in memory and on the device from the
+start; every process has all clients and takes those that pfl's own rule for uneven clients would give it (largest
+first, to the process with the least so far), without the extra process that pfl keeps for that; no metrics. pfl takes
+the same batches in every epoch.
 
 Several processes are pfl's torch.distributed mode, by gloo: nccl refuses two processes on one GPU.
 """
