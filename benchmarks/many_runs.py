@@ -55,7 +55,7 @@ WORKLOADS: dict[str, tuple[Callable[[], Dataset], dict[str, Any]]] = {
 
 
 def federations(dataset: Dataset, settings: dict[str, Any], seeds: int, device: str) -> list[Experiment]:
-    engine = {"device": device, "kind": "stack", "tf32": device == "cuda"}
+    engine = {"device": device, "kind": "stack", "precision": "high" if device == "cuda" else "highest"}
     made: list[Experiment] = []
     for seed in range(seeds):
         config = from_dict({**settings, "rounds": 10**6, "seed": seed, "optimizer": {"lr": 0.01}, "engine": engine})

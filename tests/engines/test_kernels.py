@@ -1,6 +1,7 @@
 """Convolutions of a stack by kernels of our own: which layers take them, and on a GPU that they are right."""
 
 from dataclasses import replace
+from statistics import median
 
 import pytest
 import torch
@@ -317,9 +318,15 @@ class TestNetworksOnAGpu:
     pytestmark = on_a_gpu
 
     @pytest.mark.parametrize("name", ["resnet20", "tiny-cnn"])
-    def test_losses_and_gradients_of_whole_networks(self, name, fine):
-        torch.manual_seed(0)
-        plain = build(name, (3, 8, 8), 4).to(DEVICE)
+    def test_losses_and_gradients_of_whole_networks(self, name, fine, monkeypatch):
+        """The error of most networks: in a few of them it turns a ReLU on or off, which is a jump in the gradient."""
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+        errors = [self.error(name, fine, seed) for seed in range(5)]
+        assert median(errors) < (1e-3 if fine else 0.3)
+
+    def error(self, name, fine, seed):
+        torch.manual_seed(seed)
+        plain = build(name, (3, 8, 8), 4, seed=seed).to(DEVICE)
         fast = for_stacks(plain, fine)
         vectors = {n: torch.stack([p.detach(), p.detach() * 1.1]) for n, p in plain.named_parameters()}
         x = torch.randn(2, 3, 3, 8, 8, device=DEVICE)
@@ -331,7 +338,7 @@ class TestNetworksOnAGpu:
         want = vmap(grad(lambda p, x: loss(plain.double(), p, x)))(exact, x.double())
         got = vmap(grad(lambda p, x: loss(fast, p, x)))(vectors, x)
         norms = [(got[n].double() - want[n]).norm() / want[n].norm() for n in want if want[n].norm() > 1e-6]
-        assert max(norms) < (2e-3 if fine else 0.3)
+        return float(max(norms))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold+disco", "asd+moon", "rfedavg_plus", "sam"])

@@ -1,0 +1,73 @@
+"""FedBraid, put together as `fedbraid run` does, round by round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import fedbraid as fb
+from fedbraid import models
+from fedbraid.config import from_dict
+from fedbraid.experiment import Experiment, Given, build
+from fedbraid.models.convolutional import PooledConv2d
+from peers.federation import Federation, fill, load
+from peers.wire import Wire, asked
+
+SEED = 0
+
+
+class TwoConvolutions(nn.Module):
+    """`peers.networks.TwoConvolutions` for FedBraid: it also says what its head receives."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(shape[0], 32, 3)
+        self.second = PooledConv2d(32, 64, 3)
+        self.hidden = nn.Linear(64 * (shape[1] // 2 - 2) * (shape[2] // 2 - 2), 128)
+        self.head = nn.Linear(128, classes)
+
+    def forward(self, x: Tensor) -> fb.Outputs:
+        x = self.second(self.first(x).relu()).flatten(1)
+        x = self.hidden(x).relu()
+        return fb.Outputs(self.head(x), x)
+
+
+def experiment(federation: Federation, device: str, engine: str) -> Experiment:
+    name, shape, classes = federation.model, federation.shape, federation.classes
+    module = TwoConvolutions(shape, classes) if name == "two-convolutions" else models.build(name, shape, classes)
+    fill(list(module.parameters()), federation.start)
+    x, y = federation.x.numpy(), federation.y.numpy()
+    dataset = fb.Dataset("the peers' file", fb.Split(x, y), fb.Split(x[:2], y[:2]), classes)
+    partition = fb.Partition(tuple(np.split(np.arange(len(y)), federation.ends[:-1])))
+    config = from_dict(
+        {
+            "rounds": 10**9,
+            "seed": SEED,
+            "sampling": {"clients": federation.cohorts.shape[1]},
+            "local": {"batch": federation.batch, "epochs": federation.epochs},
+            "optimizer": {"lr": federation.lr},
+            "evaluate": {"every": 10**9},
+            "engine": {"kind": engine, "device": device, "precision": "high"},
+        }
+    )
+    return build(config, Given(dataset, partition, module))
+
+
+def main() -> None:
+    given = asked()
+    torch.backends.cudnn.benchmark = False  # as FedBraid runs for its users
+    made = experiment(load(given.federation), given.device, given.engine)
+
+    def parameters() -> list[Tensor]:
+        return list(made.model.layout.views(made.server.w).values())
+
+    for number in Wire(given.device).rounds(parameters):
+        made.server = replace(made.server, round=number)
+        made.advance()
+
+
+if __name__ == "__main__":
+    main()
