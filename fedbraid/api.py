@@ -24,7 +24,6 @@ from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, Given, build, check_needs
 from fedbraid.registry import Entry
-from fedbraid.report.html import write_comparison
 from fedbraid.report.records import RunRecord
 from fedbraid.report.summarise import by_method, summarise
 from fedbraid.runs import RunDirectory
@@ -288,6 +287,8 @@ def environment() -> dict[str, str]:
 
 
 def _report(directory: Path, records: list[RunRecord], config: Config) -> list[Path]:
+    from fedbraid.report.html import write_comparison  # pages and pictures, which a run does without
+
     shared = to_toml(replace(config, seed=0))
     return write_comparison(
         directory, records, config.evaluate.target or None, environment=environment(), command=shared

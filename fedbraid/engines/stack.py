@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedbraid.core.batch import Batch
-from fedbraid.core.local import Batches, LocalJob, State, Work, functional, keep_unless
+from fedbraid.core.gradient import gradient
+from fedbraid.core.local import Batches, LocalJob, State, Work, keep_unless
 from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
@@ -48,7 +49,7 @@ class Stack:
 
     def __init__(self, job: LocalJob, clients: Clients, capacity: int | None = None, coarse: bool = False) -> None:
         model = _with_kernels(job.model, clients) if coarse else job.model
-        self.job, self.clients = replace(job, differentiate=functional, model=model), clients
+        self.job, self.clients = replace(job, differentiate=gradient, model=model), clients
         self.capacity = capacity  # clients in every stack, where their number is fixed
         self.device = clients.samples.x.device
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
