@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,19 @@ class Experiment:
     @property
     def finished(self) -> bool:
         return self.server.round >= self.config.rounds
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A few letters that change with the data, its partition or the initial model."""
+        digest = hashlib.sha256()
+        for split in (self.dataset.train, self.dataset.test):
+            some = split.x[:: max(1, len(split) // 1000)]  # a thousand samples tell data sets apart
+            digest.update(repr((split.x.shape, split.x.dtype)).encode())
+            digest.update(np.ascontiguousarray(some).tobytes() + np.ascontiguousarray(split.y).tobytes())
+        digest.update(self.partition.sizes.tobytes())
+        digest.update(np.concatenate(self.partition.clients).tobytes())
+        digest.update(self.setup.w.cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def advance(self) -> dict[str, Any]:
         """One round; returns its line of the log."""

@@ -189,6 +189,17 @@ def test_clients_without_test_samples_are_scored_by_their_labels():
     }
 
 
+def test_clients_scores_are_the_means_over_their_own_test_samples():
+    rng = np.random.default_rng(0)
+    correct = rng.random(30) < 0.5
+    tests = (np.array([3, 4, 5]), np.zeros(0), np.arange(30), np.array([7, 7, 8]), np.zeros(0, dtype=np.int64))
+    partition = Partition(tuple(np.arange(2) for _ in tests), client_tests=tests)
+    counts = np.array([[1, 1]] * 4 + [[3, 1]])
+    scores = client_scores([0.25, 0.75], correct, partition, counts)["each"]
+    want = [correct[own].mean() if len(own) else mean for own, mean in zip(tests, [0, 0.5, 0, 0, 0.375], strict=True)]
+    assert scores == pytest.approx(want)
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [

@@ -38,8 +38,10 @@ def arrivals(population: int, late: float, first: int, last: int, *, seed: int) 
 
     Rounds count from 0 here, so that those who are there from the beginning have 0.
     """
-    rng = stream(seed, "arrivals")
     rounds = np.zeros(population, dtype=np.int64)
+    if not int(late * population):
+        return rounds
+    rng = stream(seed, "arrivals")
     who = rng.permutation(population)[: int(late * population)]
     rounds[who] = rng.integers(first, last + 1, len(who))
     return rounds
