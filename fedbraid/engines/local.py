@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -17,10 +18,10 @@ from fedbraid.core.plan import LocalWork, Plan, make_plan
 from fedbraid.core.random import stream
 from fedbraid.core.round import Job
 from fedbraid.core.strand import Setup
-from fedbraid.core.tree import PerClient, Tree, grow, rows, stack
+from fedbraid.core.tree import PerClient, Tree, rows, stack
 from fedbraid.engines.loop import Loop
-from fedbraid.engines.memory import clients_that_fit
-from fedbraid.engines.replies import Stacked
+from fedbraid.engines.memory import SHARE, clients_that_fit, free_memory
+from fedbraid.engines.replies import Inbox, Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given, Stack
@@ -36,6 +37,10 @@ Kind = Literal["stack", "loop"]
 FASTER_ALONE = (nn.modules.conv._ConvNd, Lstm)
 """Layers for which a client per core beats a stack on a CPU: grouped convolutions run at half speed there, and LSTMs
 have kernels for single clients only."""
+
+
+FEW = 64 << 20
+"""Bytes of a cohort's uploads of one kind that stay in memory where the user bounds it."""
 
 
 class Store(Protocol):
@@ -68,13 +73,14 @@ class Local:
     work: LocalWork
     store: Store
     kind: Kind
-    chunk: int = 0  # clients in a stack at most; 0 = as many as fit in memory
+    chunk: int = 0  # clients trained at a time at most; 0 = as many as fit in memory
     capacity: int | None = None  # clients in every round, where their number is fixed
     workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
     coarse: bool = False  # whether products may be rounded more than float32's are, for speed (CUDA)
     cache_views: bool = True
 
     def __post_init__(self) -> None:
+        self.bounded = self.chunk > 0
         sizes = self.clients.sizes
         self.width = min(self.work.batch or int(sizes.max()), int(sizes.max()))
         if self.kind == "loop":
@@ -100,20 +106,24 @@ class Local:
 
     def _run(self, job: Job) -> Stacked:
         ids = [int(i) for i in job.cohort.ids]
-        kept = self.store.read(ids)
-        if job.kind == "probe":
-            return self._probe(job, ids, kept)
         plans = [self.plan(job, i) for i in ids]
-        order = longest_first(plans)
+        order = np.arange(len(ids)) if job.kind == "probe" else longest_first(plans)
         size = self._chunk(len(ids))
-        parts = [order[at : at + size] for at in range(0, len(ids), size)]
-        trained = [self._train(job, ids, kept, plans, part) for part in parts]
-        back = torch.as_tensor(np.argsort(np.concatenate(parts)), device=job.model.device)
-        uploads = rows(_joined([t[0] for t in trained]), back)
-        if trained[0][1]:
-            self.store.write(ids, rows(_joined([t[1] for t in trained]), back))
+        inbox, work = Inbox(len(ids), self._kept_in_memory() if size < len(ids) else math.inf), Work()
+        for at in range(0, len(ids), size):
+            part = order[at : at + size]
+            mine, their_plans = [ids[k] for k in part], [plans[k] for k in part]
+            given = self.given(job, self.store.read(mine), part, [len(p) for p in their_plans])
+            if job.kind == "probe":
+                uploads, done = self._probe(given, mine, their_plans)
+            else:
+                uploads, kept, done = self._train(job, given, mine, their_plans)
+                if kept:
+                    self.store.write(mine, kept)
+            inbox.add(part, uploads)
+            work += done
         frozen = 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
-        return Stacked(uploads, sum((t[2] for t in trained), Work()), frozen)
+        return inbox.replies(work, frozen if job.kind == "train" else 0)
 
     def plan(self, job: Job, client: int) -> Plan:
         """What this client does in the job's round."""
@@ -130,11 +140,9 @@ class Local:
         )
 
     def _train(
-        self, job: Job, ids: Sequence[int], kept: dict[str, Tree], plans: Sequence[Plan], part: np.ndarray
+        self, job: Job, given: Given, mine: Sequence[int], their_plans: Sequence[Plan]
     ) -> tuple[Tree, dict[str, Tree], Work]:
         """Some of the cohort, longest first: uploads, kept state and work."""
-        mine, their_plans = [ids[k] for k in part], [plans[k] for k in part]
-        given = self.given(job, kept, part, [len(p) for p in their_plans])
         cached, looked = self._look_ahead(job, given, mine, their_plans)
         if self.kind == "loop":
             ends = np.cumsum(self.clients.sizes[mine])
@@ -142,7 +150,7 @@ class Local:
                 {name: Outputs(*(t[end - self.clients.sizes[i] : end] for t in out)) for name, out in cached.items()}
                 for i, end in zip(mine, ends, strict=True)
             ]
-            one_by_one = self.loop.train([given[k] for k in range(len(part))], mine, their_plans, tables)
+            one_by_one = self.loop.train([given[k] for k in range(len(mine))], mine, their_plans, tables)
             uploads, new = stack([u for u, _, _ in one_by_one]), stack([k for _, k, _ in one_by_one])
             return uploads, new, sum((w for _, _, w in one_by_one), Work(looked))
         self.stack.passed = Work()
@@ -151,26 +159,15 @@ class Local:
         looks = gradients + (0 if cached else self.stack.views)
         return uploads, new, Work(looks * samples + looked, gradients * samples) + self.stack.passed
 
-    def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
-        plans = [self.plan(job, i) for i in ids]
-        size = self._chunk(len(ids))
-        parts = [np.arange(at, min(at + size, len(ids))) for at in range(0, len(ids), size)]
-        answers = [self._probe_part(job, ids, kept, plans, part) for part in parts]
-        return Stacked(_joined([a for a, _ in answers]), sum((w for _, w in answers), Work()))
-
-    def _probe_part(
-        self, job: Job, ids: Sequence[int], kept: dict[str, Tree], plans: Sequence[Plan], part: np.ndarray
-    ) -> tuple[Tree, Work]:
-        mine, their_plans = [ids[k] for k in part], [plans[k] for k in part]
-        given = self.given(job, kept, part, [len(p) for p in their_plans])
+    def _probe(self, given: Given, mine: Sequence[int], their_plans: Sequence[Plan]) -> tuple[Tree, Work]:
         if self.kind == "loop":
-            answers = self.loop.probe([given[k] for k in range(len(part))], mine, their_plans)
+            answers = self.loop.probe([given[k] for k in range(len(mine))], mine, their_plans)
             return stack([a for a, _ in answers]), sum((w for _, w in answers), Work())
         self.stack.passed = Work()
         return self.stack.probe(given, mine, their_plans), self.stack.passed
 
     def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
-        """What these clients receive and keep, with or without a client axis."""
+        """What the clients at places `part` of the cohort receive and keep, with or without a client axis."""
         device, dtype = job.model.device, job.model.dtype
         at = torch.as_tensor(part, device=device)
         own_model = job.model.dim() == 2
@@ -191,7 +188,7 @@ class Local:
         tensors: State = {key: tensor for key, (tensor, _) in both.items()}
         axes: dict[str, Any] = {key: axis for key, (_, axis) in both.items()}
         chance = self._chance(job, [int(job.cohort.ids[k]) for k in part])
-        for name, tree in (("kept", rows(kept, at)), ("chance", chance)):
+        for name, tree in (("kept", kept), ("chance", chance)):
             tensors[name] = tree
             axes[name] = {s: dict.fromkeys(t, 0) for s, t in tree.items()}
         tensors["received"] = {s: rows(t, at) if isinstance(t, PerClient) else dict(t) for s, t in job.sent.items()}
@@ -237,7 +234,7 @@ class Local:
 
     def _chunk(self, clients: int) -> int:
         if self.kind == "loop" or clients == 0:
-            return max(1, clients)
+            return min(self.chunk, clients) or max(1, clients)
         if not self.chunk:
             self.chunk = clients_that_fit(self.job, self.clients, self.width)
             if self.chunk < clients:
@@ -246,10 +243,10 @@ class Local:
             self.stack.capacity = min(self.chunk, self.capacity)
         return min(self.chunk, clients)
 
+    def _kept_in_memory(self) -> float:
+        """Bytes that one kind of a cohort's uploads may take; a user who sets the chunk wants them to be few."""
+        return FEW if self.bounded else SHARE * free_memory(self.setup.w.device)
+
 
 def _secret(job: Job) -> int:
     return int(stream(job.seed, "shared secret", round=job.round).integers(2**62))
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else grow(parts[0], lambda *tensors: torch.cat(tensors), *parts[1:])
