@@ -1,5 +1,8 @@
 """Clients' states: made when first needed, saved in pieces, whole after any crash."""
 
+import json
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -198,6 +201,12 @@ def test_states_of_any_numbers_come_back_as_they_were(tmp_path):
     store.write(range(5), many)
     saved(store, "one")
     assert not store._rows
+    content = (tmp_path / "one").read_bytes()
+    first = 8 + int.from_bytes(content[:8], "little")
+    for told in json.loads(content[8:first]).values():
+        begin, end = told["data_offsets"]
+        item = (end - begin) // max(1, math.prod(told["shape"]))
+        assert (first + begin) % max(1, item) == 0, "whoever maps the file into memory wants numbers at their places"
     back = store.read([4, 0, 9])
     for strand, tree in blank.items():
         for name, like in tree.items():
