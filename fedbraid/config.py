@@ -101,7 +101,7 @@ class EngineConfig:
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = "highest"  # of float32 products on CUDA, in torch's words: high = TF32, medium = bfloat16
-    chunk: int = 0  # clients in a stack at most; 0 = as many as fit in memory
+    chunk: int = 0  # clients trained at a time at most, which bounds memory; 0 = as many as fit
     workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
 
 

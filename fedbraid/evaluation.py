@@ -53,9 +53,12 @@ def per_client(
     counts = label_counts[:, known]
     totals = counts.sum(axis=1)
     each = counts @ np.array([a for a in per_class if a is not None]) / np.where(totals, totals, np.nan)
-    for k, own in enumerate(partition.client_tests or ()):
-        if len(own):
-            each[k] = correct[own].mean()
+    if partition.client_tests is not None:
+        tested = np.array([len(own) for own in partition.client_tests])
+        owners = np.repeat(np.arange(len(tested)), tested)
+        own = np.concatenate(partition.client_tests).astype(np.int64)
+        right = np.bincount(owners, weights=correct[own], minlength=len(tested))
+        each = np.where(tested, right / np.maximum(tested, 1), each)
     some = each[~np.isnan(each)]
     if not len(some):
         return {"mean": None, "std": None, "min": None, "worst10": None, "each": [None] * len(each)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,19 @@ class Experiment:
     @property
     def finished(self) -> bool:
         return self.server.round >= self.config.rounds
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A few letters that change with the data, its partition or the initial model."""
+        digest = hashlib.sha256()
+        for split in (self.dataset.train, self.dataset.test):
+            some = split.x[:: max(1, len(split) // 1000)]  # a thousand samples tell data sets apart
+            digest.update(repr((split.x.shape, split.x.dtype)).encode())
+            digest.update(np.ascontiguousarray(some).tobytes() + np.ascontiguousarray(split.y).tobytes())
+        digest.update(self.partition.sizes.tobytes())
+        digest.update(np.concatenate(self.partition.clients).tobytes())
+        digest.update(self.setup.w.cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def advance(self) -> dict[str, Any]:
         """One round; returns its line of the log."""
@@ -258,14 +273,17 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     with torch.no_grad():
         width = model.predict(w, buffers, clients.samples.inputs(clients.order[:2])).features.shape[-1]
     fixed = (config.sampling.clients or len(partition)) if config.sampling.scheme == "fixed" else None
-    _check_memory(fixed or max(1, int(config.sampling.rate * len(partition))), w)
+    kind = choose(config.engine.kind, model, clients.samples)
+    in_parts = config.engine.chunk or kind == "stack"
+    if "each model" in chain.needs or not in_parts:
+        way = "" if in_parts else ", or engine.chunk to a few"
+        _check_memory(fixed or max(1, int(config.sampling.rate * len(partition))), w, way)
     bins = clients.label_counts.shape[1]
     setup = Setup(
         w, buffers, model.layout, dataset.classes, bins, width, len(partition), fixed, config.rounds, config.seed
     )
     store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
     optimizer = optimizer_of(config)
-    kind = choose(config.engine.kind, model, clients.samples)
     engine = Local(
         LocalJob(chain, model, optimizer, dataset.task),
         setup,
@@ -339,14 +357,14 @@ def _check_fit(config: Config, chain: Chain, dataset: Dataset, partition: Partit
         )
 
 
-def _check_memory(clients: int, w: Tensor) -> None:
-    """A round ends with every client's model in memory at once."""
+def _check_memory(clients: int, w: Tensor, other_way: str) -> None:
+    """That every client's model can be in memory at once, where the round ends with that."""
     needed, free = clients * w.numel() * w.element_size(), free_memory(w.device)
     if needed > free:
         fits = max(1, int(0.5 * free / (w.numel() * w.element_size())))
         raise UserError(
             f"the models of a round's {clients:,} clients take {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are "
-            f"free; set sampling.clients to {fits:,} or fewer"
+            f"free; set sampling.clients to {fits:,} or fewer{other_way}"
         )
 
 

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
+
+NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""What safetensors calls types of numbers."""
 
 
 @contextmanager
@@ -44,6 +60,36 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Tensors as safetensors, each with memory of its own (views and expanded tensors are copied)."""
     with replacing(path) as beside:
         save_file({key: t.detach().cpu().clone().contiguous() for key, t in tensors.items()}, beside)
+
+
+def save_rows(path: Path, like: Mapping[str, Tensor], count: int, blocks: Iterable[Mapping[str, Tensor]]) -> None:
+    """Tensors [count, ...] as safetensors, written block by block, so that they need not fit in memory.
+
+    `like` has one row of each tensor; each of `blocks` has the next few rows of all of them.
+    """
+    keys = sorted(like, key=lambda key: (-like[key].element_size(), key))  # each begins at a multiple of its size
+    bytes_each = {key: like[key].numel() * like[key].element_size() for key in keys}
+    begins = dict(zip(keys, accumulate((count * bytes_each[key] for key in keys), initial=0), strict=False))
+    header = {
+        key: {
+            "dtype": NAMES[like[key].dtype],
+            "shape": [count, *like[key].shape],
+            "data_offsets": [begins[key], begins[key] + count * bytes_each[key]],
+        }
+        for key in keys
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as beside, open(beside, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        first = file.tell()
+        written = 0
+        for block in blocks:
+            for key in keys:
+                file.seek(first + begins[key] + written * bytes_each[key])
+                file.write(block[key].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            written += len(block[keys[0]])
+        assert written == count, f"{written} rows of {count} were given"
 
 
 def flush(path: Path) -> None:

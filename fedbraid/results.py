@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from fedbraid.config import Config, to_dict, to_toml
-from fedbraid.report.html import write_comparison
 from fedbraid.report.records import RunRecord
 from fedbraid.report.summarise import by_method
 from fedbraid.version import __version__
@@ -84,6 +83,8 @@ def environment() -> dict[str, str]:
 
 def _report(directory: Path, records: list[RunRecord], config: Config) -> list[Path]:
     shared = to_toml(replace(config, seed=0))
+    from fedbraid.report.html import write_comparison  # pages and pictures, which a run does without
+
     return write_comparison(
         directory, records, config.evaluate.target or None, environment=environment(), command=shared
     )

@@ -13,16 +13,14 @@ crash leaves beyond it, lines or files, is dropped when the run is resumed.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.torch import load_file
 
 from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
@@ -93,27 +91,28 @@ class RunDirectory:
             self.states / CHECKPOINT,
             {
                 "round": server.round,
-                "fingerprint": fingerprint(experiment),
+                "fingerprint": experiment.fingerprint,
                 "log_bytes": self.log.stat().st_size,
                 "server": f"server-{number}.safetensors",
-                "clients": {str(client): segment for client, segment in clients.items()},
+                "segments": clients,
             },
         )
         experiment.store.commit(clients)
-        self._drop_strays(f"server-{number}.safetensors", set(clients.values()))
+        self._drop_strays(f"server-{number}.safetensors", clients)
 
     def load(self, experiment: Experiment) -> None:
         """Put `experiment` where the last checkpoint left it, and the log with it."""
         if not (self.states / CHECKPOINT).exists():
             _cut(self.log, 0)
-            self._drop_strays("", set())
+            self._drop_strays("", ())
             return
         saved = self._checkpoint()
-        if saved["fingerprint"] != fingerprint(experiment):
+        if "segments" not in saved:
+            raise UserError(f"{self.path} was recorded by an older FedBraid; resume it with that one, or begin anew")
+        if saved["fingerprint"] != experiment.fingerprint:
             raise UserError(f"{self.path} was begun with other data or another model; resume it with the same ones")
         if not self.log.exists() or self.log.stat().st_size < saved["log_bytes"]:
             raise UserError(f"{self.log} has lost lines since the last checkpoint; the run cannot be resumed")
-        index = {int(client): segment for client, segment in saved["clients"].items()}
         tensors = {key: t.to(experiment.server.w.device) for key, t in load_file(self.states / saved["server"]).items()}
         kept: dict[str, dict[str, Any]] = {name: {} for name in experiment.server.kept}
         for key, tensor in tensors.items():
@@ -122,9 +121,9 @@ class RunDirectory:
                 kept.setdefault(strand, {})[name] = tensor
         mean = (tensors[MEAN[0]], tensors[MEAN[1]]) if MEAN[0] in tensors else None
         experiment.server = Server(tensors["w"], tensors["buffers"], kept, saved["round"], mean)
-        experiment.store.restore(index)
+        experiment.store.restore(saved["segments"])
         _cut(self.log, saved["log_bytes"])
-        self._drop_strays(saved["server"], set(index.values()))
+        self._drop_strays(saved["server"], saved["segments"])
 
     def _checkpoint(self) -> dict[str, Any]:
         try:
@@ -133,7 +132,7 @@ class RunDirectory:
             raise UserError(f"{self.states / CHECKPOINT} cannot be read ({error}); the run cannot be resumed") from None
         return saved
 
-    def _drop_strays(self, server: str, segments: set[str]) -> None:
+    def _drop_strays(self, server: str, segments: Iterable[str]) -> None:
         keep = {CHECKPOINT, server, *segments}
         for file in (*self.states.glob("*"), *self.path.glob(".*.tmp")):
             if file.name not in keep:
@@ -159,19 +158,6 @@ class RunDirectory:
                     f"{self.path} is in use by another process; wait for it, or choose another one"
                 ) from None
             yield
-
-
-def fingerprint(experiment: Experiment) -> str:
-    """A few letters that change with the data, its partition or the initial model."""
-    digest = hashlib.sha256()
-    for split in (experiment.dataset.train, experiment.dataset.test):
-        some = split.x[:: max(1, len(split) // 1000)]  # a thousand samples tell data sets apart
-        digest.update(repr((split.x.shape, split.x.dtype)).encode())
-        digest.update(np.ascontiguousarray(some).tobytes() + np.ascontiguousarray(split.y).tobytes())
-    for own in experiment.partition.clients:
-        digest.update(np.ascontiguousarray(own).tobytes() + b"|")
-    digest.update(experiment.setup.w.cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _strict(value: Any) -> Any:

@@ -1,45 +1,79 @@
 """Client state between rounds: allocated on first use, saved in pieces, in memory or on disk.
 
-The saved form is a log. Each checkpoint writes one segment with the clients that changed since the last one, and the
-index says which segment holds each client's newest state. Segments that are mostly out of date are folded into the
-next one. So a checkpoint costs what changed, and a crash at any instant leaves the last one whole.
+The saved form is a log of segments, oldest first, and a client's state is in the newest one that has it. Each
+checkpoint writes one segment with the clients that changed since the last one. Segments that are mostly out of date,
+or of which there are many of about the same size, are folded into it: there are never more than a few dozen, and a
+state is moved a few times in its life. So a checkpoint costs what changed, whatever the number of clients, and a crash
+at any instant leaves the last one whole.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 
-from fedbraid.core.tree import Tree, grow, stack
-from fedbraid.files import save_tensors
+from fedbraid.core.tree import Tree, grow, nbytes, stack
+from fedbraid.files import save_rows
 
 State = dict[str, Tree]
 """{strand: {name: tensor}} of one client."""
+
+IDS = "clients"
+"""The tensor of a segment that says whose states its rows are."""
+ALIKE = 8
+"""Segments of about the same size (within a power of this) that are folded into one."""
+BLOCK = 64 << 20
+"""Bytes of states that are moved at once."""
+UNSAVED = 512 << 20
+"""Bytes of unsaved states that wait in memory where the others are on disk."""
+
+
+@dataclass(eq=False)
+class Segment:
+    """A file of states; a row is live until a later segment has its client."""
+
+    clients: NDArray[np.int64]
+    live: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live = len(self.clients)
 
 
 class ClientStore:
     """What strands keep on clients. `blank` is the state of a client that was never sampled."""
 
-    def __init__(self, blank: State, directory: Path | None = None, *, on_disk: bool = False) -> None:
+    def __init__(
+        self, blank: State, directory: Path | None = None, *, on_disk: bool = False, unsaved: int = UNSAVED
+    ) -> None:
         self.blank = {strand: tree for strand, tree in blank.items() if tree}
         self.directory = directory
         self.on_disk = on_disk and directory is not None
-        self.index: dict[int, str] = {}  # client -> the segment that holds its newest saved state
+        self.segments: dict[str, Segment] = {}  # by file name, oldest first
+        self._place: dict[int, tuple[str, int]] = {}  # client -> the segment and row of its newest state in a file
         self._rows: dict[int, State] = {}  # clients in memory
-        self._changed: set[int] = set()  # clients whose newest state is not saved
+        self._changed: set[int] = set()  # clients whose newest state is in no file
+        self._most = max(1, unsaved // max(1, nbytes(self.blank)))  # of them, where the others are on disk
 
     def __len__(self) -> int:
         """Clients with state of their own."""
-        return len(self.index.keys() | self._rows.keys())
+        return len(self._place.keys() | self._rows.keys())
 
     def read(self, ids: Sequence[int]) -> State:
         """The states of `ids` with a leading client axis."""
         if not self.blank:
             return {}
-        state: State = stack([self._read_one(client) for client in ids])
+        loaded = self._loaded(client for client in ids if client not in self._rows and client in self._place)
+        if not self.on_disk:
+            self._rows |= loaded
+        known = loaded | {client: self._rows[client] for client in ids if client in self._rows}
+        state: State = stack([known.get(client, self.blank) for client in ids])
         return state
 
     def write(self, ids: Sequence[int], kept: State) -> None:
@@ -47,64 +81,106 @@ class ClientStore:
             # a row of its own: a view would keep the whole cohort's tensor alive
             self._rows[client] = grow(kept, lambda t, k=k: t[k].clone())
             self._changed.add(client)
+        if self.on_disk and len(self._changed) > self._most:
+            number = next(k for k in range(len(self.segments) + 1) if _early(k) not in self.segments)
+            self._write(_early(number), self._changed)
 
-    def _read_one(self, client: int) -> State:
-        if client in self._rows:
-            return self._rows[client]
-        if client not in self.index:
-            return self.blank
-        state = self._load(client)
-        if not self.on_disk:
-            self._rows[client] = state
-        return state
+    # --- files
 
-    def _load(self, client: int) -> State:
+    def _file(self, name: str) -> Path:
         assert self.directory is not None
-        with safe_open(self.directory / self.index[client], framework="pt") as segment:
-            return {
-                strand: {
-                    name: segment.get_tensor(f"{client}/{strand}/{name}").to(like.device) for name, like in tree.items()
-                }
-                for strand, tree in self.blank.items()
-            }
+        return self.directory / name
+
+    def _loaded(self, clients: Iterable[int]) -> dict[int, State]:
+        """States from files, each of which is opened once."""
+        wanted: dict[str, list[tuple[int, int]]] = {}
+        for client in clients:
+            name, row = self._place[client]
+            wanted.setdefault(name, []).append((client, row))
+        loaded: dict[int, State] = {}
+        for name, rows in wanted.items():
+            with safe_open(self._file(name), framework="pt") as file:
+                slices = {key: (file.get_slice(key), like.device) for key, like in _flat(self.blank).items()}
+                for client, row in rows:
+                    flat = {key: part[row : row + 1][0].to(device) for key, (part, device) in slices.items()}
+                    loaded[client] = {s: {n: flat[f"{s}/{n}"] for n in tree} for s, tree in self.blank.items()}
+        return loaded
+
+    def _write(self, name: str, clients: Iterable[int]) -> None:
+        """The newest states of `clients` as a new segment, which holds from now on."""
+        ids = np.array(sorted(clients), dtype=np.int64)
+        like = {IDS: torch.zeros((), dtype=torch.int64)} | _flat(self.blank)
+        save_rows(self._file(name), like, len(ids), self._blocks(ids))
+        for row, client in enumerate(ids.tolist()):
+            if client in self._place:
+                self.segments[self._place[client][0]].live -= 1
+            self._place[client] = name, row
+        self.segments[name] = Segment(ids)
+        self._changed.difference_update(ids.tolist())
+        if self.on_disk:
+            self._rows = {client: self._rows[client] for client in self._changed}
+
+    def _blocks(self, ids: NDArray[np.int64]) -> Iterator[Tree]:
+        size = max(1, BLOCK // max(1, nbytes(self.blank)))
+        for at in range(0, len(ids), size):
+            some = ids[at : at + size]
+            yield {IDS: torch.as_tensor(some)} | _flat(self.read(some.tolist()))
 
     # --- checkpoints
 
-    def save(self, segment: str) -> dict[int, str]:
-        """Write what changed as `segment`; returns the new index, which holds once `commit` is called."""
-        assert self.directory is not None
-        live = Counter(self.index[c] for c in self.index if c not in self._changed)
-        stale = {name for name in set(self.index.values()) if 2 * live[name] < self._clients_in(name)}
-        moved = {c for c, name in self.index.items() if name in stale} | self._changed
-        if not moved:
-            return dict(self.index)
-        tensors = {
-            f"{client}/{strand}/{name}": tensor
-            for client in sorted(moved)
-            for strand, tree in self._read_one(client).items()
-            for name, tensor in tree.items()
-        }
-        save_tensors(self.directory / segment, tensors)
-        return self.index | dict.fromkeys(sorted(moved), segment)
+    def save(self, name: str) -> list[str]:
+        """Write what changed as segment `name`; returns the segments that a checkpoint must list, oldest first."""
+        folded = self._folded()
+        moved = {c for s in folded for c in self.segments[s].clients.tolist() if self._place[c][0] == s}
+        if moved or self._changed:
+            self._write(name, moved | self._changed)
+        return [name for name, segment in self.segments.items() if segment.live]
 
-    def _clients_in(self, segment: str) -> int:
-        """How many clients a segment was written with, whether or not their state is still the newest."""
-        assert self.directory is not None
-        with safe_open(self.directory / segment, framework="pt") as held:
-            return len({key.split("/", 1)[0] for key in held.keys()})  # noqa: SIM118 (not a dictionary)
+    def _folded(self) -> list[str]:
+        """Segments that are mostly out of date, or many of about the same size, once the changed clients leave them."""
+        leaving = Counter(self._place[client][0] for client in self._changed if client in self._place)
+        live = {name: segment.live - leaving[name] for name, segment in self.segments.items()}
+        stale = [name for name, segment in self.segments.items() if 2 * live[name] < len(segment.clients)]
+        alike: dict[int, list[str]] = {}
+        for name in self.segments:
+            if name not in stale:
+                alike.setdefault(_power(live[name]), []).append(name)
+        return stale + [name for names in alike.values() if len(names) >= ALIKE for name in names]
 
-    def commit(self, index: dict[int, str]) -> None:
-        """The checkpoint is durable: forget what it replaces."""
-        assert self.directory is not None
-        for name in set(self.index.values()) - set(index.values()):
-            (self.directory / name).unlink(missing_ok=True)
-        self.index = dict(index)
-        self._changed.clear()
-        if self.on_disk:
-            self._rows.clear()
+    def commit(self, segments: Sequence[str]) -> None:
+        """The checkpoint that lists `segments` is durable: forget what it replaces."""
+        for name in self.segments.keys() - set(segments):
+            self._file(name).unlink(missing_ok=True)
+            del self.segments[name]
 
-    def restore(self, index: dict[int, str]) -> None:
+    def restore(self, segments: Sequence[str]) -> None:
         """The state as of a checkpoint."""
         self._rows.clear()
         self._changed.clear()
-        self.index = dict(index)
+        self._place.clear()
+        self.segments.clear()
+        for name in segments:
+            with safe_open(self._file(name), framework="pt") as file:
+                clients = file.get_tensor(IDS).tolist()
+            self.segments[name] = Segment(np.array(clients, dtype=np.int64))
+            for row, client in enumerate(clients):
+                if client in self._place:
+                    self.segments[self._place[client][0]].live -= 1
+                self._place[client] = name, row
+
+
+def _early(number: int) -> str:
+    """The name of a segment that is written between checkpoints; one that a crash leaves is a stray."""
+    return f"clients-early-{number}.safetensors"
+
+
+def _flat(state: State) -> Tree:
+    return {f"{strand}/{name}": tensor for strand, tree in state.items() for name, tensor in tree.items()}
+
+
+def _power(count: int) -> int:
+    """The power of `ALIKE` up to which one can count to `count`."""
+    power = 0
+    while count >= ALIKE:
+        count, power = count // ALIKE, power + 1
+    return power

@@ -57,12 +57,11 @@ def left_on_disk(directory: Path) -> dict[str, Any]:
     summary = json.loads((directory / "summary.json").read_text())
     place = directory / "checkpoint"
     checkpoint = json.loads((place / "checkpoint.json").read_text())
-    clients = {
-        key: value.tolist()
-        for segment in set(checkpoint["clients"].values())
-        for key, value in load_file(place / segment).items()
-        if checkpoint["clients"].get(key.split("/")[0]) == segment
-    }
+    clients = {}
+    for segment in checkpoint["segments"]:  # oldest first
+        rows = {key: value.tolist() for key, value in load_file(place / segment).items()}
+        ids = rows.pop("clients")
+        clients |= {client: {key: rows[key][k] for key in rows} for k, client in enumerate(ids)}
     return {
         "lines": [{key: value for key, value in line.items() if key != "seconds"} for line in lines],
         "summary": {key: value for key, value in summary.items() if key != "seconds"},

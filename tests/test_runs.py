@@ -245,10 +245,19 @@ def test_saving_clients_on_disk_changes_no_result(whole):
     assert whole(True) == whole(False)
 
 
+def test_a_checkpoint_of_an_older_version_is_refused(tmp_path):
+    record(tmp_path)
+    file = tmp_path / "checkpoint" / "checkpoint.json"
+    saved = json.loads(file.read_text())
+    file.write_text(json.dumps({key: value for key, value in saved.items() if key != "segments"} | {"clients": {}}))
+    with pytest.raises(fb.UserError, match="was recorded by an older FedBraid; resume it with that one, or begin anew"):
+        record(tmp_path)
+
+
 def test_a_checkpoint_leaves_no_other_files_behind(tmp_path):
     record(tmp_path)
     saved = json.loads((tmp_path / "checkpoint" / "checkpoint.json").read_text())
-    named = {"checkpoint.json", saved["server"], *saved["clients"].values()}
+    named = {"checkpoint.json", saved["server"], *saved["segments"]}
     assert {p.name for p in (tmp_path / "checkpoint").iterdir()} == named
     expected = {".lock", "checkpoint", "config.toml", "model.safetensors", "rounds.jsonl", "summary.json"}
     assert {p.name for p in tmp_path.iterdir()} == expected

@@ -189,6 +189,17 @@ def test_clients_without_test_samples_are_scored_by_their_labels():
     }
 
 
+def test_clients_scores_are_the_means_over_their_own_test_samples():
+    rng = np.random.default_rng(0)
+    correct = rng.random(30) < 0.5
+    tests = (np.array([3, 4, 5]), np.zeros(0), np.arange(30), np.array([7, 7, 8]), np.zeros(0, dtype=np.int64))
+    partition = Partition(tuple(np.arange(2) for _ in tests), client_tests=tests)
+    counts = np.array([[1, 1]] * 4 + [[3, 1]])
+    scores = client_scores([0.25, 0.75], correct, partition, counts)["each"]
+    want = [correct[own].mean() if len(own) else mean for own, mean in zip(tests, [0, 0.5, 0, 0, 0.375], strict=True)]
+    assert scores == pytest.approx(want)
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
@@ -252,10 +263,14 @@ def test_a_network_that_answers_nonsense_is_told_apart_from_one_that_draws():
 
 def test_a_round_too_large_for_memory_is_refused_with_what_fits(monkeypatch):
     monkeypatch.setattr("fedbraid.experiment.free_memory", lambda device: 1000)
-    with pytest.raises(UserError, match=r"6 clients take .* set sampling.clients to \d or fewer"):
-        federation("fedavg")
-    monkeypatch.setattr("fedbraid.experiment.free_memory", lambda device: 10**9)
+    with pytest.raises(UserError, match=r"6 clients take .* set sampling.clients to \d or fewer$"):
+        federation("skip")
+    with pytest.raises(UserError, match=r"set sampling.clients to \d or fewer, or engine.chunk to a few$"):
+        federation("fedavg", engine={"kind": "loop"})
     federation("fedavg")
+    federation("fedavg", engine={"kind": "loop", "chunk": 2})
+    monkeypatch.setattr("fedbraid.experiment.free_memory", lambda device: 10**9)
+    federation("skip")
 
 
 def test_plans_that_cannot_be_held_are_refused():

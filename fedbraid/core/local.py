@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
+from fedbraid.core.gradient import Objective
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer, clipped
 from fedbraid.core.strand import Client, Gradient, Strand
@@ -23,9 +23,6 @@ from fedbraid.core.task import Task, sample_losses, task_loss
 from fedbraid.core.tree import Tree, grow
 from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
-
-Objective = Callable[[Tensor], tuple[Tensor, Any]]
-"""The loss at `w`, with whatever came of it."""
 
 Differentiate = Callable[[Objective, Tensor], tuple[Tensor, tuple[Tensor, Any]]]
 """(objective, w) -> gradient, (loss, what came of it). The stack and the loop bring their own."""
@@ -67,12 +64,6 @@ class Tally:
     def over(self, size: int, first: int) -> Work:
         """What passes over data of `size` samples, and glances at `first` of them, amount to."""
         return Work((self.passes + self.slopes) * size + self.glances * first, self.slopes * size)
-
-
-def functional(objective: Objective, w: Tensor) -> tuple[Tensor, tuple[Tensor, Any]]:
-    """Differentiate as a function transform: what `vmap` can batch."""
-    result: tuple[Tensor, tuple[Tensor, Any]] = grad_and_value(objective, has_aux=True)(w)
-    return result
 
 
 def autograd(objective: Objective, w: Tensor) -> tuple[Tensor, tuple[Tensor, Any]]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 
+from fedbraid.core.gradient import gradient
 from fedbraid.core.vector import Layout
 from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
@@ -118,7 +119,7 @@ def why_not_stacked(model: Model, x: Tensor) -> str | None:
     dtype = next((p.dtype for p in model.training.parameters()), torch.float32)
     w, buffers = model.initial(dtype, x.device)
     try:
-        vmap(grad(lambda w: model.learn(w, buffers, x)[0].logits.sum()))(w.expand(2, -1))
+        vmap(lambda w: gradient(lambda at: (model.learn(at, buffers, x)[0].logits.sum(), at), w)[0])(w.expand(2, -1))
     except RuntimeError as error:
         return f"torch cannot batch it over clients ({str(error).splitlines()[0]})"
     return None

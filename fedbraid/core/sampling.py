@@ -39,7 +39,7 @@ def arrivals(population: int, late: float, first: int, last: int, *, seed: int) 
     Rounds count from 0 here, so that those who are there from the beginning have 0.
     """
     rounds = np.zeros(population, dtype=np.int64)
-    if not late:
+    if not int(late * population):
         return rounds
     rng = stream(seed, "arrivals")
     who = rng.permutation(population)[: int(late * population)]

@@ -70,7 +70,9 @@ class Partition:
 
     def label_counts(self, labels: Array, classes: int) -> NDArray[np.int64]:
         """[clients, classes]: how many samples of each class each client holds."""
-        return np.stack([np.bincount(labels[c], minlength=classes) for c in self.clients])
+        held = labels[np.concatenate(self.clients)].astype(np.int64)
+        cells = np.repeat(np.arange(len(self)), self.sizes) * classes + held
+        return np.bincount(cells, minlength=len(self) * classes).reshape(len(self), classes)
 
 
 def check_dataset(dataset: Dataset) -> None:
@@ -149,8 +151,12 @@ def check_partition(dataset: Dataset, partition: Partition) -> None:
                 raise UserError(f"client {k} has no samples; leave it out of the partition")
             if len(own) and own.dtype.kind not in "iu":
                 raise UserError(f"client {k}'s {name} samples must be whole numbers, not {own.dtype}")
-            if len(own) and not 0 <= own.min() <= own.max() < total:
-                outside = own.min() if own.min() < 0 else own.max()
-                raise UserError(f"client {k} holds {name} sample {outside}, but {dataset.name} has 0 to {total - 1}")
+        held = np.concatenate([own for own in shares if len(own)] or [np.zeros(0, dtype=np.int64)])
+        outside = np.flatnonzero((held < 0) | (held >= total))
+        if len(outside):
+            k = np.searchsorted(np.cumsum([len(own) for own in shares]), outside[0], side="right")
+            raise UserError(
+                f"client {k} holds {name} sample {held[outside[0]]}, but {dataset.name} has 0 to {total - 1}"
+            )
     if partition.noise is not None and len(partition.noise) != len(partition):
         raise UserError(f"the partition has {len(partition)} clients, but noise for {len(partition.noise)}")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 
 from fedbraid.core.random import stream
 from fedbraid.data.dataset import Array, Dataset, Split
+from fedbraid.errors import UserError
 
 TEST_SHARE = 0.2
 
@@ -15,12 +19,9 @@ def digits() -> Dataset:
 
     The split is the same in every run, whatever the run's seed: accuracies stay comparable between seeds.
     """
-    # scikit-learn takes a second to import, which only this data set should cost.
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    x = images.astype(np.uint8).reshape(-1, 1, 8, 8)
-    y = labels.astype(np.int64)
+    table = _table()
+    x = table[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8)
+    y = table[:, -1].astype(np.int64)
     is_test = _stratified(y)
     train = Split(x[~is_test], y[~is_test])
     return Dataset(
@@ -31,6 +32,19 @@ def digits() -> Dataset:
         mean=(float(train.x.mean()),),
         std=(float(train.x.std()),),
     )
+
+
+def _table() -> Array:
+    """[1797, 65] the pixels and the label of each image, read where scikit-learn keeps them: it is slow to import."""
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise UserError("the digits come with scikit-learn, which is not installed; pip install scikit-learn")
+    file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if file.is_file():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits  # another release may keep them elsewhere
+
+    return np.column_stack(load_digits(return_X_y=True))
 
 
 def _stratified(labels: Array) -> Array:

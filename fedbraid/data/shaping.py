@@ -5,6 +5,7 @@ None of it depends on a run's seed, so that accuracies stay comparable between s
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from numbers import Real
 from sys import float_info
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from fedbraid.core.random import stream
+from fedbraid.data.cache import Shelf, decoded
 from fedbraid.data.dataset import Array, Dataset, Split
 from fedbraid.data.shares import Indices
 from fedbraid.errors import UserError
 from fedbraid.registry import whole
 
 MOST_PIXELS = 1024
-"""A side of a scaled image; the images of a whole set have to fit into memory."""
+"""A side of a scaled image."""
 
 
 def shaped(
@@ -73,7 +75,16 @@ def portion(counts: Indices, total: int) -> Indices:
 
 
 def scaled(images: Array, pixels: int) -> Array:
-    """Images [n, channels, height, width] as squares: bilinear, averaging over all pixels that become one."""
+    """Images [n, channels, height, width] as squares: bilinear, averaging over all pixels that become one.
+
+    They are kept like other decoded data, under the images' content: the second start does not scale again.
+    """
+    options = {"images": _content(images), "pixels": pixels}
+    return decoded("scaled", [], options, lambda shelf: scale(images, pixels, shelf)).arrays["images"]
+
+
+def scale(images: Array, pixels: int, shelf: Shelf) -> dict[str, Any]:
+    """Put the squares on a shelf."""
     from PIL import Image  # only here: it takes its time to import
 
     def square(picture: Array) -> Array:
@@ -81,18 +92,22 @@ def scaled(images: Array, pixels: int) -> Array:
 
     kind = np.uint8 if images.dtype == np.uint8 else np.float32
     is_colour = kind == np.uint8 and images.shape[1] == 3  # one picture instead of three takes half the time
-    try:
-        made = np.empty((*images.shape[:2], pixels, pixels), dtype=kind)
-    except MemoryError:
-        raise UserError(
-            f"{len(images)} images of {pixels}x{pixels} pixels do not fit into memory; fewer pixels or samples might"
-        ) from None
+    made = shelf.array("images", (*images.shape[:2], pixels, pixels), kind)
     for image, out in zip(images, made, strict=True):
         if is_colour:
             out[:] = square(np.ascontiguousarray(image.transpose(1, 2, 0))).transpose(2, 0, 1)
         else:
             out[:] = [square(plane) for plane in image.astype(kind, copy=False)]
-    return made
+    return {}
+
+
+def _content(values: Array) -> str:
+    """A digest of what an array holds, read in blocks, since it may be larger than memory."""
+    digest = hashlib.sha256(repr((values.shape, values.dtype.str)).encode())
+    block = max(1, (64 << 20) // max(1, values[:1].nbytes))
+    for at in range(0, len(values), block):
+        digest.update(np.ascontiguousarray(values[at : at + block]).data)
+    return digest.hexdigest()
 
 
 def _fewer(dataset: Dataset, split: Split, prefix: str, rho: float, samples: int) -> Split:

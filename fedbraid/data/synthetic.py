@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,37 +44,36 @@ def synthetic(
         raise UserError(f"iid must be true or false, not {iid!r}")
 
     shared = _model(stream(seed, "synthetic"), 0.0, features, classes) if iid else None
-    users = [_user(seed, k, alpha, beta, features, classes, shared, limit) for k in range(clients)]
-    cuts = [train_size(len(y), TRAIN_SHARE) for _, y in users]
-    return Dataset(
-        name="synthetic",
-        train=joined([(x[:cut], y[:cut]) for (x, y), cut in zip(users, cuts, strict=True)]),
-        test=joined([(x[cut:], y[cut:]) for (x, y), cut in zip(users, cuts, strict=True)]),
-        classes=classes,
-    )
+    streams = [partial(stream, seed, "synthetic", client=k) for k in range(clients)]
+    sizes = [_size(begun()) if limit is None else min(_size(begun()), limit) for begun in streams]
+    users = (_user(s(), n, alpha, beta, features, classes, shared) for s, n in zip(streams, sizes, strict=True))
+    train, test = split(users, sizes, features, TRAIN_SHARE)
+    return Dataset(name="synthetic", train=train, test=test, classes=classes)
+
+
+def _size(rng: np.random.Generator) -> int:
+    return int(rng.lognormal(4, 2)) + 50
 
 
 def _user(
-    seed: int,
-    user: int,
+    rng: np.random.Generator,
+    size: int,
     alpha: float,
     beta: float,
     features: int,
     classes: int,
     shared: tuple[Floats, Floats] | None,
-    limit: int | None,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+) -> tuple[Floats, NDArray[np.int64]]:
     """One user's samples, all from the user's own stream, so that neither other users nor a limit change them."""
-    rng = stream(seed, "synthetic", client=user)
-    size = int(rng.lognormal(4, 2)) + 50
+    _size(rng)  # the stream's first draw
     if shared is None:
         weight, bias = _model(rng, rng.normal(0, alpha), features, classes)
         centre = rng.normal(rng.normal(0, beta), 1, features)
     else:
         weight, bias = shared
         centre = np.zeros(features)
-    x = around(centre, size if limit is None else min(size, limit), rng)
-    return x.astype(np.float32), np.argmax(x @ weight + bias, axis=1)
+    x = around(centre, size, rng)
+    return x, np.argmax(x @ weight + bias, axis=1)
 
 
 def around(centre: Floats, size: int, rng: np.random.Generator) -> Floats:
@@ -89,8 +91,24 @@ def train_size(size: int, share: float) -> int:
     return min(max(1, int(share * size)), size - 1)
 
 
-def joined(users: list[tuple[NDArray[np.float32], NDArray[np.int64]]]) -> Split:
-    """One split of everybody's samples."""
+def split(
+    users: Iterable[tuple[Floats, NDArray[np.int64]]], sizes: Sequence[int], features: int, share: float
+) -> tuple[Split, Split]:
+    """Each user's first samples for training, the others to test, written where they stay as they are made."""
     # A user's samples are independent draws, so cutting them in order is as random as shuffling first.
-    owners = np.repeat(np.arange(len(users)), [len(y) for _, y in users])
-    return Split(np.concatenate([x for x, _ in users]), np.concatenate([y for _, y in users]), owners)
+    cuts = np.array([train_size(size, share) for size in sizes])
+    train, test = _room(cuts, features), _room(np.array(sizes) - cuts, features)
+    at = test_at = 0
+    for (x, y), cut in zip(users, cuts.tolist(), strict=True):
+        end, test_end = at + cut, test_at + len(y) - cut
+        train.x[at:end], train.y[at:end] = x[:cut], y[:cut]
+        test.x[test_at:test_end], test.y[test_at:test_end] = x[cut:], y[cut:]
+        at, test_at = end, test_end
+    return train, test
+
+
+def _room(sizes: NDArray[np.int64], features: int) -> Split:
+    """A split to fill with so many samples of each user."""
+    total = int(sizes.sum())
+    x, y = np.empty((total, features), dtype=np.float32), np.empty(total, dtype=np.int64)
+    return Split(x, y, np.repeat(np.arange(len(sizes)), sizes))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbraid.core.random import stream
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.sets.options import share
-from fedbraid.data.synthetic import Floats, around, joined, train_size
+from fedbraid.data.synthetic import Floats, around, split
 from fedbraid.registry import whole
 
 FEWEST, MOST = 5, 1000
@@ -37,21 +39,21 @@ def synthetic_leaf(
     rng = stream(seed, "synthetic-leaf")
     shared = rng.normal(0, 1, (features + 1, classes, clusters))
     means = rng.normal(rng.normal(0, 1, (clusters, 1)), 1, (clusters, clusters))
-    users = [_user(stream(seed, "synthetic-leaf", client=k), shared, means) for k in range(clients)]
-    cuts = [train_size(len(y), train_share) for _, y in users]
-    return Dataset(
-        name="synthetic-leaf",
-        train=joined([(x[:cut], y[:cut]) for (x, y), cut in zip(users, cuts, strict=True)]),
-        test=joined([(x[cut:], y[cut:]) for (x, y), cut in zip(users, cuts, strict=True)]),
-        classes=classes,
-    )
+    streams = [partial(stream, seed, "synthetic-leaf", client=k) for k in range(clients)]
+    sizes = [_size(begun()) for begun in streams]
+    train, test = split((_user(begun(), shared, means) for begun in streams), sizes, features, train_share)
+    return Dataset(name="synthetic-leaf", train=train, test=test, classes=classes)
 
 
-def _user(rng: np.random.Generator, shared: Floats, means: Floats) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    size = min(int(rng.lognormal(3, 2)) + FEWEST, MOST)
+def _size(rng: np.random.Generator) -> int:
+    return min(int(rng.lognormal(3, 2)) + FEWEST, MOST)
+
+
+def _user(rng: np.random.Generator, shared: Floats, means: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    size = _size(rng)
     mean = means[rng.integers(len(means))]
     weight = shared @ rng.normal(mean, 0.1)
     centre = rng.normal(rng.normal(0, 1), 1, len(shared) - 1)
     x = around(centre, size, rng)
     scores = weight[0] + x @ weight[1:] + rng.normal(0, 0.1, (size, shared.shape[1]))
-    return x.astype(np.float32), np.argmax(scores, axis=1)
+    return x, np.argmax(scores, axis=1)

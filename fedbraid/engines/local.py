@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from fedbraid.core.plan import LocalWork, Plan, make_plan
 from fedbraid.core.random import stream
 from fedbraid.core.round import Job
 from fedbraid.core.strand import Setup
-from fedbraid.core.tree import PerClient, Tree, joined, rows, stack
+from fedbraid.core.tree import PerClient, Tree, rows, stack
 from fedbraid.engines.loop import Loop
-from fedbraid.engines.memory import clients_that_fit
+from fedbraid.engines.memory import SHARE, clients_that_fit, free_memory
 from fedbraid.engines.precision import Precision
-from fedbraid.engines.replies import Stacked
+from fedbraid.engines.replies import Inbox, Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given, Stack
@@ -39,6 +40,10 @@ Kind = Literal["stack", "loop"]
 FASTER_ALONE = (nn.modules.conv._ConvNd, Lstm)
 """Layers for which a client per core beats a stack on a CPU: grouped convolutions run at half speed there, and LSTMs
 have kernels for single clients only."""
+
+
+FEW = 64 << 20
+"""Bytes of a cohort's uploads of one kind that stay in memory where the user bounds it."""
 
 
 class Store(Protocol):
@@ -80,13 +85,14 @@ class Local:
     work: LocalWork
     store: Store
     kind: Kind
-    chunk: int = 0  # clients in a stack at most; 0 = as many as fit in memory
+    chunk: int = 0  # clients trained at a time at most; 0 = as many as fit in memory
     capacity: int | None = None  # clients in every round, where their number is fixed
     workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
     precision: Precision = "highest"  # of products on CUDA
     cache_views: bool = True
 
     def __post_init__(self) -> None:
+        self.bounded = self.chunk > 0
         sizes = self.clients.sizes
         self.width = min(self.work.batch or int(sizes.max()), int(sizes.max()))
         self._planned: tuple[tuple[Any, ...], list[Plan]] | None = None
@@ -103,16 +109,19 @@ class Local:
 
     def _run(self, job: Job) -> Stacked:
         ids = [int(i) for i in job.cohort.ids]
-        kept = self.store.read(ids)
-        if job.kind == "probe":
-            return self._probe(job, ids, kept)
         parts = self._parts(job.seed, job.round, ids)
-        trained = [self._train(job, kept, part) for part in parts]
-        order = np.concatenate([part.places for part in parts])
-        uploads = self._in_order(order, [t[0] for t in trained])
-        if trained[0][1]:
-            self.store.write(ids, self._in_order(order, [t[1] for t in trained]))
-        return Stacked(uploads, sum((t[2] for t in trained), Work()), self.frozen)
+        inbox, work = Inbox(len(ids), math.inf if len(parts) == 1 else self._kept_in_memory()), Work()
+        for part in parts:
+            given = self.given(job, self.store.read(part.ids), part.places, [len(p) for p in part.plans])
+            if job.kind == "probe":
+                uploads, done = self._probe(given, part)
+            else:
+                uploads, kept, done = self._train(given, part)
+                if kept:
+                    self.store.write(part.ids, kept)
+            inbox.add(part.places, uploads)
+            work += done
+        return inbox.replies(work, self.frozen if job.kind == "train" else 0)
 
     @property
     def frozen(self) -> int:
@@ -136,13 +145,6 @@ class Local:
             self._cut = plans, [Part(at, [ids[k] for k in at], [plans[k] for k in at]) for at in places]
         return self._cut[1]
 
-    def _in_order(self, order: np.ndarray, trained: Sequence[Any]) -> Any:
-        """What parts of the cohort made, client by client in the cohort's order."""
-        whole = joined(trained)
-        if (order == np.arange(len(order))).all():
-            return whole
-        return rows(whole, to_device(np.argsort(order), self.setup.w.device))
-
     def plans(self, seed: int, round: int, ids: Sequence[int], width: int = 0) -> list[Plan]:
         """What these clients do in a round, in batches padded to `width`; what was asked for last is not made again."""
         key = seed, round, tuple(ids), width or self.width
@@ -164,10 +166,9 @@ class Local:
             augment=self.clients.samples.augment,
         )
 
-    def _train(self, job: Job, kept: dict[str, Tree], part: Part) -> tuple[Tree, dict[str, Tree], Work]:
+    def _train(self, given: Given, part: Part) -> tuple[Tree, dict[str, Tree], Work]:
         """Some of the cohort, longest first: uploads, kept state and work."""
         mine, their_plans = part.ids, part.plans
-        given = self.given(job, kept, part.places, [len(p) for p in their_plans])
         if self.kind == "loop":
             cached = self._look_ahead(given, mine, their_plans)
             ends = np.cumsum(self.clients.sizes[mine])
@@ -196,21 +197,14 @@ class Local:
         ]
         return uploads, kept, works
 
-    def _probe(self, job: Job, ids: Sequence[int], kept: dict[str, Tree]) -> Stacked:
-        parts = self._parts(job.seed, job.round, ids)
-        answers = [self._probe_part(job, kept, part) for part in parts]
-        order = np.concatenate([part.places for part in parts])
-        return Stacked(self._in_order(order, [a for a, _ in answers]), sum((w for _, w in answers), Work()))
-
-    def _probe_part(self, job: Job, kept: dict[str, Tree], part: Part) -> tuple[Tree, Work]:
-        given = self.given(job, kept, part.places, [len(p) for p in part.plans])
+    def _probe(self, given: Given, part: Part) -> tuple[Tree, Work]:
         if self.kind == "loop":
             answers = self.loop.probe([given[k] for k in range(len(part.ids))], part.ids, part.plans)
             return stack([a for a, _ in answers]), sum((w for _, w in answers), Work())
         return self.stack.probe(given, part.ids, part.plans), sum(self.stack.passed, Work())
 
     def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
-        """What these clients receive and keep, with or without a client axis."""
+        """What the clients at places `part` of the cohort receive and keep, with or without a client axis."""
         device, dtype = job.model.device, job.model.dtype
         at = to_device(part, device)
         own_model = job.model.dim() == 2
@@ -231,7 +225,7 @@ class Local:
         tensors: State = {key: tensor for key, (tensor, _) in both.items()}
         axes: dict[str, Any] = {key: axis for key, (_, axis) in both.items()}
         chance = self._chance(job, [int(job.cohort.ids[k]) for k in part])
-        for name, tree in (("kept", rows(kept, at)), ("chance", chance)):
+        for name, tree in (("kept", kept), ("chance", chance)):
             tensors[name] = tree
             axes[name] = {s: dict.fromkeys(t, 0) for s, t in tree.items()}
         tensors["received"] = {s: rows(t, at) if isinstance(t, PerClient) else dict(t) for s, t in job.sent.items()}
@@ -274,7 +268,7 @@ class Local:
     def stack_size(self, clients: int) -> int:
         """How many of so many clients go into one stack."""
         if self.kind == "loop" or clients == 0:
-            return max(1, clients)
+            return min(self.chunk, clients) or max(1, clients)
         if not self.chunk:
             self.chunk = clients_that_fit(self.job, self.clients, self.width)
             if self.chunk < clients:
@@ -282,6 +276,10 @@ class Local:
         if self.capacity:
             self.stack.capacity = min(self.chunk, self.capacity)
         return min(self.chunk, clients)
+
+    def _kept_in_memory(self) -> float:
+        """Bytes that one kind of a cohort's uploads may take; a user who sets the chunk wants them to be few."""
+        return FEW if self.bounded else SHARE * free_memory(self.setup.w.device)
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedbraid.core.batch import Batch
-from fedbraid.core.local import Batches, LocalJob, State, Work, functional, keep_unless
+from fedbraid.core.gradient import gradient
+from fedbraid.core.local import Batches, LocalJob, State, Work, keep_unless
 from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
@@ -53,7 +54,7 @@ class Stack:
         self, job: LocalJob, clients: Clients, capacity: int | None = None, precision: Precision = "highest"
     ) -> None:
         model = job.model if precision == "highest" else _with_kernels(job.model, clients, precision)
-        self.job, self.clients = replace(job, differentiate=functional, model=model), clients
+        self.job, self.clients = replace(job, differentiate=gradient, model=model), clients
         self.capacity = capacity  # clients in every stack, where their number is fixed
         self.device = clients.samples.x.device
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbraid.core.random import stream
-from fedbraid.data import PARTITIONS, Dataset, Split, make_partition
+from fedbraid.data import PARTITIONS, Dataset, Partition, Split, make_partition
 from fedbraid.data.natural import natural
 from fedbraid.data.partitions import parse_partition
 from fedbraid.errors import UserError
@@ -254,3 +254,11 @@ def test_written_partitions_must_be_known():
         parse_partition("dirichlett")
     with pytest.raises(UserError, match="known: beta, min_size"):
         parse_partition("dirichlet(alpha=1)")
+
+
+@given(st.lists(st.lists(st.integers(0, 39), min_size=1, max_size=9), min_size=1, max_size=6), st.integers(5, 8))
+def test_labels_are_counted_client_by_client(held, classes):
+    """Clients may share samples, and classes may have none."""
+    labels = (np.arange(40) % 5).astype(np.uint8)
+    counts = Partition(tuple(np.array(own) for own in held)).label_counts(labels, classes)
+    assert counts.tolist() == [[sum(labels[i] == c for i in own) for c in range(classes)] for own in held]

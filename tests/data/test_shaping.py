@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from fedbraid import data
 from fedbraid.core.random import stream
 from fedbraid.data import Dataset, Split
-from fedbraid.data.shaping import portion, scaled, shaped, tail
+from fedbraid.data.cache import Shelf
+from fedbraid.data.shaping import portion, scale, scaled, shaped, tail
 from fedbraid.errors import UserError
 
 
@@ -189,12 +191,33 @@ def test_every_set_takes_these_options():
     assert counts[0] == pytest.approx(3 * counts[9], abs=2)
 
 
-def test_images_too_large_for_any_memory_are_refused():
+def test_images_are_scaled_once(monkeypatch):
+    images = stream(0, "once").integers(0, 256, (3, 1, 9, 9), dtype=np.uint8)
+    first = scaled(images, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedbraid.data.shaping.scale", lambda *_: pytest.fail("they are scaled again"))
+        again = scaled(images.copy(), 5)
+        assert isinstance(again, np.memmap) and np.array_equal(first, again)
+    others = images.copy()
+    others[2, 0, 8, 8] ^= 1
+    for other, pixels in ((others, 5), (images, 6), (images[:2], 5), (images.astype(np.float32), 5)):
+        assert scaled(other, pixels).shape == (len(other), 1, pixels, pixels)
+        assert np.array_equal(scaled(other, pixels), fresh(other, pixels, monkeypatch))
+
+
+def fresh(images, pixels, monkeypatch):
+    """As scaled where nothing is kept."""
+    with TemporaryDirectory() as folder, monkeypatch.context() as patch:
+        patch.setenv("FEDBRAID_CACHE", folder)
+        return np.array(scaled(images, pixels))
+
+
+def test_images_too_large_for_any_disk_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"\Apixels must be at most 1024 a side, not 100000\Z"):
         data.load("digits", pixels=100000)
     many = np.broadcast_to(np.zeros((), dtype=np.uint8), (1 << 40, 1, 2, 2))  # takes no memory until it is scaled
-    with pytest.raises(UserError, match="1099511627776 images of 1024x1024 pixels do not fit into memory; fewer"):
-        scaled(many, 1024)
+    with pytest.raises(UserError, match=r"decoding needs 1073741824.0 GiB in .* make room there"):
+        scale(many, 1024, Shelf(tmp_path))
 
 
 def test_images_that_are_not_square_become_so():

@@ -1,0 +1,79 @@
+"""What a command costs before its first round: torch's import, and little else."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+HEAVY = [
+    "huggingface_hub",
+    "matplotlib",
+    "opacus",
+    "pandas",
+    "PIL",
+    "pyarrow",
+    "scipy",
+    "sklearn",
+    "sympy",
+    "torch._dynamo",
+    "torch._inductor",
+]
+"""Packages of which each takes as long to import as all of FedBraid, or longer."""
+
+FIRST_ROUND = """
+import os, sys
+from fedbraid import cli
+from fedbraid.experiment import Experiment
+
+advance = Experiment.advance
+
+def and_stop(self):
+    record = advance(self)
+    assert record["round"] == 1
+    print(" ".join(sys.modules), flush=True)
+    os._exit(0)
+
+Experiment.advance = and_stop
+sys.argv = ["fedbraid", "run", *sys.argv[1:]]
+cli.main()
+"""
+
+
+def loaded(code, *arguments, cwd=None):
+    """The modules that a fresh process has loaded when `code` prints them."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=cwd, timeout=120
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_loads_nothing_heavy():
+    modules = loaded("import sys, fedbraid; print(*sys.modules)")
+    assert {"torch", "fedbraid.api"} <= modules
+    assert not modules & {*HEAVY, "rich", "typer", "fedbraid.report.html"}
+
+
+@pytest.mark.parametrize("engine", ["stack", "loop"])
+def test_a_first_round_of_the_command_loads_nothing_heavy(engine, tmp_path):
+    modules = loaded(FIRST_ROUND, "--engine", engine, "--device", "cpu", "--out", str(tmp_path / "run"))
+    assert {"torch", "rich", f"fedbraid.engines.{engine}"} <= modules
+    assert not modules & set(HEAVY)
+
+
+def seconds(code, *arguments):
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=120)
+    return time.perf_counter() - began
+
+
+@pytest.mark.slow
+def test_starting_takes_little_longer_than_importing_torch(tmp_path):
+    """The least of several turns: what other processes take of the machine is not counted."""
+    torch, fedbraid, command = [], [], []
+    for turn in range(7):
+        torch.append(seconds("import torch"))
+        fedbraid.append(seconds("import fedbraid"))
+        command.append(seconds(FIRST_ROUND, "--device", "cpu", "--out", str(tmp_path / str(turn))))
+    assert min(fedbraid) < 1.5 * min(torch)
+    assert min(command) < 1.8 * min(torch)
