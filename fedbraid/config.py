@@ -96,12 +96,13 @@ class Evaluation:
 class EngineConfig:
     """Where and how clients are trained. None of it changes a result beyond rounding."""
 
-    kind: Literal["auto", "stack", "loop"] = "auto"
+    kind: Literal["auto", "stack", "loop", "compiled"] = "auto"
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
     dtype: Literal["float32", "float64"] = "float32"
     tf32: bool = False  # on CUDA: faster and coarser products, convolutions of a stack by kernels of our own
     chunk: int = 0  # clients in a stack at most; 0 = as many as fit in memory
-    workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
+    workers: int = 0  # clients trained at once on a CPU, but for the stack; 0 = one per core
+    compile_seconds: float = 90.0  # after which compiling local training is given up
 
 
 @dataclass(frozen=True)

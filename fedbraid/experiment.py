@@ -218,6 +218,7 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
         capacity=fixed,
         workers=config.engine.workers,
         coarse=config.engine.tf32,
+        compile_seconds=config.engine.compile_seconds,
     )
     test = Samples.of(dataset, dataset.test, dtype, device)
     server = begin(chain, setup)

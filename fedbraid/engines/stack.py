@@ -8,6 +8,7 @@ the hooks' Python; on CUDA it is captured in a graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -26,7 +27,7 @@ from fedbraid.engines.graph import Captured
 from fedbraid.engines.kernels.layers import for_stacks
 from fedbraid.engines.samples import Clients
 from fedbraid.engines.schedule import Schedule, make_schedule, rung
-from fedbraid.engines.trace import Flat, trace
+from fedbraid.engines.trace import Program, trace
 from fedbraid.models.outputs import Outputs
 
 
@@ -54,7 +55,7 @@ class Stack:
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
         self.passed = Work()  # samples that hooks passed over since it was last set
-        self._programs: dict[tuple[Any, ...], Flat] = {}
+        self._programs: dict[tuple[Any, ...], Program] = {}
         self._captured: Captured | None = None
 
     # --- the four phases, each for K clients at once
@@ -112,15 +113,21 @@ class Stack:
             return keep_unless(mask.any(), new, state) if guarded else new
 
         gathered = grow(seen, lambda table: table[row["rows"]])
-        tally = self.job.tally
-        before = tally.gradients, tally.views
-        stepped: State = vmap(one, (0, axes, 0, 0, 0, 0, 0))(state, given, x, y, mask, row["draws"], gathered)
-        self.gradients = tally.gradients - before[0]
-        self.views = self.views if seen else tally.views - before[1]
-        tally.gradients, tally.views = before
+        with self._counting(bool(seen)):
+            stepped: State = vmap(one, (0, axes, 0, 0, 0, 0, 0))(state, given, x, y, mask, row["draws"], gathered)
         return stepped
 
-    def _program(self, axes: Any, guarded: bool, example: dict[str, State]) -> Flat:
+    @contextmanager
+    def _counting(self, cached: bool) -> Iterator[None]:
+        """Notes how often a step looks at its batch."""
+        tally = self.job.tally
+        before = tally.gradients, tally.views
+        yield
+        self.gradients = tally.gradients - before[0]
+        self.views = self.views if cached else tally.views - before[1]
+        tally.gradients, tally.views = before
+
+    def _program(self, axes: Any, guarded: bool, example: dict[str, State]) -> Program:
         """The step as a flat list of operations on leaves, made once for each shape it is called with."""
         key = (guarded, str(axes), *(tuple(t.shape) for t in leaves(example)))
         if key not in self._programs:
@@ -143,7 +150,7 @@ class Stack:
         own: Tree,
         cached: Mapping[str, Outputs] | None,
     ) -> State:
-        seen, everybody = _tables(cached), len(schedule.counts)
+        seen, everybody = as_tables(cached), len(schedule.counts)
         idle: list[list[Tensor]] = []
         live, size, guarded = leaves(state), everybody, False
         now, program = given.tensors, None
@@ -191,7 +198,7 @@ class Stack:
         cached: Mapping[str, Outputs] | None,
     ) -> State:
         clients = len(schedule.counts)
-        fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": _tables(cached)}
+        fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": as_tables(cached)}
         if self._captured is None or not self._captured.fits(fixed, given.axes):
             self._captured = None  # frees the old memory first
             self._captured = Captured(fixed, given.axes, max(self.capacity or 0, clients))
@@ -277,7 +284,7 @@ def _with_kernels(model: Model, clients: Clients) -> Model:
     return replace(model, training=for_stacks(model.training), evaluating=for_stacks(model.evaluating))
 
 
-def _tables(cached: Mapping[str, Outputs] | None) -> State:
+def as_tables(cached: Mapping[str, Outputs] | None) -> State:
     return {name: {"logits": out.logits, "features": out.features} for name, out in (cached or {}).items()}
 
 

@@ -3,7 +3,8 @@
 Function transforms and hooks cost Python time at every call. Recording what they finally ask of the dispatcher, once
 for each shape, leaves a straight line of operations; those that do nothing, are repeated or never change are left
 out. The function must be pure and must not look at tensors' values. (`make_fx` records too, but takes forty times as
-long, which matters when a run needs several programs.)
+long, which matters when a run needs several programs.) A program can also be written down, to be compiled by another
+process.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -27,15 +29,61 @@ LOOKS = (
 )
 
 
-def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
+class Unwritable(Exception):
+    """A program uses something that has no name in another process."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A traced function: lines over the inputs x0, x1 … and values v…, and what its other names stand for."""
+
+    takes: int
+    lines: tuple[str, ...]
+    gives: tuple[str, ...]
+    bound: dict[str, Any]
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        return self._function(*(t.contiguous() for t in tensors))
+
+    @cached_property
+    def _function(self) -> Flat:
+        space = dict(self.bound)
+        source = self._source([f"x{i}" for i in range(self.takes)], self.gives)
+        exec(compile(source, "<traced step>", "exec"), space)
+        function: Flat = space["program"]
+        return function
+
+    @property
+    def uses(self) -> set[int]:
+        """Which of its inputs the program looks at, or hands on to another place."""
+        calls = [line.partition(" = ")[2] for line in self.lines]
+        moved = [word for at, word in enumerate(self.gives) if word != f"x{at}"]
+        return {int(word[1:]) for text in calls + moved for word in _INPUT.findall(text)}
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """The tensors that never change, by name."""
+        return {name: value for name, value in self.bound.items() if isinstance(value, Tensor)}
+
+    def written(self, takes: Sequence[int], gives: Sequence[int]) -> str:
+        """Some of it as Python text: which inputs it takes, in which order, before its constants; which results."""
+        others = {name: value for name, value in self.bound.items() if not isinstance(value, Tensor)}
+        words = [*(f"x{i}" for i in takes), *self.constants]
+        meanings = [f"{name} = {_name(value)}" for name, value in others.items()]
+        return "\n".join([*meanings, self._source(words, [self.gives[i] for i in gives])])
+
+    def _source(self, takes: Iterable[str], gives: Iterable[str]) -> str:
+        return "\n    ".join([f"def program({', '.join(takes)}):", *self.lines, f"return [{', '.join(gives)}]"])
+
+
+def trace(function: Flat, inputs: Sequence[Tensor]) -> Program:
     """`function` for inputs of these shapes, as straight-line code."""
     # copies, since two inputs that alias would be taken for one; contiguous, since views depend on it
     apart = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
     recorder = _Recorder()
     with torch.no_grad(), recorder:
         outputs = function(*apart)
-    program = _Writer(apart, recorder.calls).program(outputs)
-    return lambda *tensors: program(*(t.contiguous() for t in tensors))
+    return _Writer(apart, recorder.calls).program(outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,17 +135,12 @@ class _Writer:
         self.careful = any(call.writes for call in calls)  # something changes in place: leave out nothing but views
         self.lines: list[str] = []
 
-    def program(self, outputs: Sequence[Tensor]) -> Flat:
+    def program(self, outputs: Sequence[Tensor]) -> Program:
         before: dict[str, Any] = {}  # calls already made
         for call in self.calls:
             self._add(call, before)
         results = [self._word(t) for t in outputs]
-        head = f"def program({', '.join(f'x{i}' for i in range(len(self.inputs)))}):"
-        source = "\n    ".join([head, *_forgetting(self.lines, results), f"return [{', '.join(results)}]"])
-        space = dict(self.bound)
-        exec(compile(source, "<traced step>", "exec"), space)
-        program: Flat = space["program"]
-        return program
+        return Program(len(self.inputs), tuple(_forgetting(self.lines, results)), tuple(results), self.bound)
 
     def _add(self, call: _Call, before: dict[str, Any]) -> None:
         pure, same = not self.careful, call.nothing
@@ -139,6 +182,7 @@ class _Writer:
 
 
 _VALUE = re.compile(r"\bv\d+\b")
+_INPUT = re.compile(r"\bx\d+\b")
 
 
 def _forgetting(lines: Sequence[str], results: Iterable[str]) -> list[str]:
@@ -155,6 +199,17 @@ def _forgetting(lines: Sequence[str], results: Iterable[str]) -> list[str]:
         needed |= uses | makes
         kept.append(line + (f"; del {', '.join(last)}" if last else ""))
     return kept[::-1]
+
+
+def _name(value: Any) -> str:
+    """Python text for something that is no tensor, given `torch` and `inf` and `nan`."""
+    if isinstance(value, torch._ops.OpOverload):
+        return f"torch.ops.{value}"
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if isinstance(value, float | str | torch.dtype | torch.layout | torch.memory_format):
+        return repr(value)
+    raise Unwritable(f"{type(value).__name__} in a local step")
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
