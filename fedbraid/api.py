@@ -214,6 +214,8 @@ def execute(
     config: Config, given: Given, directory: RunDirectory | None, resume: bool, on_round: OnRound | None = None
 ) -> Run:
     """Run what is left to run."""
+    if directory and directory.started and resume and config.engine.kind == "auto":  # the engine it was begun with
+        config = replace(config, engine=replace(config.engine, kind=directory.config().engine.kind))
     experiment = build(config, given, directory.states if directory else None)  # mistakes come before any file
     config = resolved(experiment, given)
     with directory.locked() if directory else nullcontext():
@@ -260,6 +262,7 @@ def resolved(experiment: Experiment, given: Given) -> Config:
         partition=replace(config.partition, options=split_options, clients=len(experiment.partition)),
         model=replace(config.model, options=model_options),
         optimizer=replace(config.optimizer, options=asdict(experiment.optimizer)),  # type: ignore[call-overload]
+        engine=replace(config.engine, kind=experiment.engine.kind),
     )
 
 

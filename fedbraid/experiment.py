@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbraid import data, methods, models
+from fedbraid import calibration, data, methods, models
 from fedbraid.config import Config, optimizer_of
 from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
@@ -27,7 +27,7 @@ from fedbraid.core.strand import Cohort, Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
 from fedbraid.engines.cpu import keep_freed_memory, one_thread
-from fedbraid.engines.local import Local, choose
+from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.memory import free_memory
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
@@ -206,23 +206,29 @@ def build(config: Config, given: Given, directory: Path | None = None) -> Experi
     )
     store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
     optimizer = optimizer_of(config)
-    kind = choose(config.engine.kind, model, clients.samples)
-    engine = Local(
-        LocalJob(chain, model, optimizer, dataset.task),
-        setup,
-        clients,
-        config.local,
-        store,
-        kind,
-        chunk=config.engine.chunk,
-        capacity=fixed,
-        workers=config.engine.workers,
-        coarse=config.engine.tf32,
-        compile_seconds=config.engine.compile_seconds,
-    )
+    job = LocalJob(chain, model, optimizer, dataset.task)
+
+    def engine(kind: Kind) -> Local:
+        return Local(
+            job,
+            setup,
+            clients,
+            config.local,
+            store,
+            kind,
+            chunk=config.engine.chunk,
+            capacity=fixed,
+            workers=config.engine.workers,
+            coarse=config.engine.tf32,
+            compile_seconds=config.engine.compile_seconds,
+        )
+
+    usual = engine(choose(config.engine.kind, model, clients.samples))
     test = Samples.of(dataset, dataset.test, dtype, device)
     server = begin(chain, setup)
-    return Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, engine, store, server)
+    made = Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, usual, store, server)
+    made.engine = calibration.settled(made, engine)
+    return made
 
 
 def _arrivals(config: Config, population: int) -> np.ndarray:

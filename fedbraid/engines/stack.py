@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedbraid.core.batch import Batch
-from fedbraid.core.local import Batches, LocalJob, State, Work, functional, keep_unless
+from fedbraid.core.local import Batches, LocalJob, State, Work, functional, keep_unless, no_batches
 from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
@@ -27,7 +27,7 @@ from fedbraid.engines.graph import Captured
 from fedbraid.engines.kernels.layers import for_stacks
 from fedbraid.engines.samples import Clients
 from fedbraid.engines.schedule import Schedule, make_schedule, rung
-from fedbraid.engines.trace import Program, trace
+from fedbraid.engines.trace import Flat, trace
 from fedbraid.models.outputs import Outputs
 
 
@@ -55,7 +55,7 @@ class Stack:
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
         self.passed = Work()  # samples that hooks passed over since it was last set
-        self._programs: dict[tuple[Any, ...], Program] = {}
+        self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
 
     # --- the four phases, each for K clients at once
@@ -66,13 +66,25 @@ class Stack:
         """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
         schedule = make_schedule(plans, align_epochs=self.align)
         own = self._own(ids, plans)
-        state: State = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
-        state = grow(state, lambda t: t.contiguous())
+        state: State = grow(self._begun(given, own, len(plans)), lambda t: t.contiguous())
         plan = self._on_device(schedule, ids)
         if self.device.type == "cuda":
             state = self._train_captured(state, given, plan, schedule, own, cached)
         else:
             state = self._train_traced(state, given, plan, schedule, own, cached)
+        return self._ended(state, given, own)
+
+    def _begun(self, given: Given, own: Tree, clients: int) -> State:
+        state: State
+        if self.job.chain.using("begin") or given.axes["start"] == 0:
+            state = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
+        else:  # all begin alike
+            state = grow(self.job.begin(given[0], no_batches), lambda t: t.expand(clients, *t.shape))
+        return state
+
+    def _ended(self, state: State, given: Given, own: Tree) -> tuple[Tree, dict[str, Tree]]:
+        if not self.job.chain.using("end"):  # then nothing is computed, and a client axis does not matter
+            return self.job.end(state, given.tensors, no_batches)
         uploads, kept = self._passing(own, vmap(self._end, (0, given.axes, 0)), state, given.tensors, own)
         return uploads, kept
 
@@ -127,7 +139,7 @@ class Stack:
         self.views = self.views if cached else tally.views - before[1]
         tally.gradients, tally.views = before
 
-    def _program(self, axes: Any, guarded: bool, example: dict[str, State]) -> Program:
+    def _program(self, axes: Any, guarded: bool, example: dict[str, State]) -> Flat:
         """The step as a flat list of operations on leaves, made once for each shape it is called with."""
         key = (guarded, str(axes), *(tuple(t.shape) for t in leaves(example)))
         if key not in self._programs:

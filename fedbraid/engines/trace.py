@@ -3,8 +3,7 @@
 Function transforms and hooks cost Python time at every call. Recording what they finally ask of the dispatcher, once
 for each shape, leaves a straight line of operations; those that do nothing, are repeated or never change are left
 out. The function must be pure and must not look at tensors' values. (`make_fx` records too, but takes forty times as
-long, which matters when a run needs several programs.) A program can also be written down, to be compiled by another
-process.
+long, which matters when a run needs several programs.)
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,66 +27,16 @@ LOOKS = (
 )
 
 
-class Unwritable(Exception):
-    """A program uses something that has no name in another process."""
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """A traced function: lines over the inputs x0, x1 … and values v…, and what its other names stand for."""
-
-    takes: int
-    lines: tuple[str, ...]
-    gives: tuple[str, ...]
-    bound: dict[str, Any]
-
-    def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        return self._function(*(t.contiguous() for t in tensors))
-
-    @cached_property
-    def _function(self) -> Flat:
-        space = dict(self.bound)
-        source = self._source([f"x{i}" for i in range(self.takes)], self.gives)
-        exec(compile(source, "<traced step>", "exec"), space)
-        function: Flat = space["program"]
-        return function
-
-    @property
-    def uses(self) -> set[int]:
-        """Which of its inputs the program looks at, or hands on to another place."""
-        calls = [line.partition(" = ")[2] for line in self.lines]
-        moved = [word for at, word in enumerate(self.gives) if word != f"x{at}"]
-        return {int(word[1:]) for text in calls + moved for word in _INPUT.findall(text)}
-
-    @property
-    def constants(self) -> dict[str, Tensor]:
-        """The tensors that never change, by name."""
-        return {name: value for name, value in self.bound.items() if isinstance(value, Tensor)}
-
-    def written(self, takes: Sequence[int], gives: Sequence[int]) -> str:
-        """Some of it as Python text: which inputs it takes, in which order, before its constants; which results."""
-        others = {name: value for name, value in self.bound.items() if not isinstance(value, Tensor)}
-        words = [*(f"x{i}" for i in takes), *self.constants]
-        meanings = [f"{name} = {_name(value)}" for name, value in others.items()]
-        return "\n".join([*meanings, self._source(words, [self.gives[i] for i in gives])])
-
-    def _source(self, takes: Iterable[str], gives: Iterable[str]) -> str:
-        return "\n    ".join([f"def program({', '.join(takes)}):", *self.lines, f"return [{', '.join(gives)}]"])
-
-
-def trace(function: Flat, inputs: Sequence[Tensor]) -> Program:
+def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
     """`function` for inputs of these shapes, as straight-line code."""
-    # copies, since two inputs that alias would be taken for one; contiguous, since views depend on it
-    apart = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
-    recorder = _Recorder()
-    with torch.no_grad(), recorder:
-        outputs = function(*apart)
-    return _Writer(apart, recorder.calls).program(outputs)
+    recording = record(function, inputs)
+    program = _Writer(recording.inputs, recording.calls).program(recording.outputs)
+    return lambda *tensors: program(*(t.contiguous() for t in tensors))
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
-    """One operation as it was asked for. Holding its tensors keeps their identities apart."""
+class Call:
+    """One operation as it was asked for. Holding its tensors keeps their identities and their memory apart."""
 
     function: Any
     args: tuple[Any, ...]
@@ -100,7 +48,7 @@ class _Call:
         """Tensors that the operation changes in place."""
         schema = self.function._schema.arguments
         named = zip(schema, self.args, strict=False)
-        return [t for s, a in named if s.alias_info and s.alias_info.is_write for t in _tensors(a)]
+        return [t for s, a in named if s.alias_info and s.alias_info.is_write for t in tensors_in(a)]
 
     @property
     def nothing(self) -> Tensor | None:
@@ -111,23 +59,42 @@ class _Call:
         return first if _place(first) == _place(self.result) else None
 
 
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What a function asked of the dispatcher, in order, with the tensors that came of it."""
+
+    inputs: list[Tensor]
+    calls: list[Call]
+    outputs: list[Tensor]
+
+
+def record(function: Flat, inputs: Sequence[Tensor]) -> Recording:
+    """One call of `function`, written down."""
+    # copies, since two inputs that alias would be taken for one; contiguous, since views depend on it
+    apart = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
+    recorder = _Recorder()
+    with torch.no_grad(), recorder:
+        outputs = function(*apart)
+    return Recording(apart, recorder.calls, outputs)
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             raise UserError(LOOKS)
         result = func(*args, **(kwargs or {}))
-        self.calls.append(_Call(func, tuple(args), kwargs or {}, result))
+        self.calls.append(Call(func, tuple(args), kwargs or {}, result))
         return result
 
 
 class _Writer:
     """Recorded calls as Python source over numbered values."""
 
-    def __init__(self, inputs: Sequence[Tensor], calls: Sequence[_Call]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], calls: Sequence[Call]) -> None:
         self.calls, self.inputs = calls, inputs
         self.names = {id(t): f"x{i}" for i, t in enumerate(inputs)}
         self.bound: dict[str, Any] = {}  # operations and constants by name
@@ -135,27 +102,32 @@ class _Writer:
         self.careful = any(call.writes for call in calls)  # something changes in place: leave out nothing but views
         self.lines: list[str] = []
 
-    def program(self, outputs: Sequence[Tensor]) -> Program:
+    def program(self, outputs: Sequence[Tensor]) -> Flat:
         before: dict[str, Any] = {}  # calls already made
         for call in self.calls:
             self._add(call, before)
         results = [self._word(t) for t in outputs]
-        return Program(len(self.inputs), tuple(_forgetting(self.lines, results)), tuple(results), self.bound)
+        head = f"def program({', '.join(f'x{i}' for i in range(len(self.inputs)))}):"
+        source = "\n    ".join([head, *_forgetting(self.lines, results), f"return [{', '.join(results)}]"])
+        space = dict(self.bound)
+        exec(compile(source, "<traced step>", "exec"), space)
+        program: Flat = space["program"]
+        return program
 
-    def _add(self, call: _Call, before: dict[str, Any]) -> None:
+    def _add(self, call: Call, before: dict[str, Any]) -> None:
         pure, same = not self.careful, call.nothing
         if same is not None:
             self.names[id(call.result)] = self._word(same)
             return
-        if pure and not any(id(t) in self.names for t in _tensors((call.args, call.kwargs))):
+        if pure and not any(id(t) in self.names for t in tensors_in((call.args, call.kwargs))):
             return  # depends on no input: its result is a constant
         words = [self._word(a) for a in call.args] + [f"{k}={self._word(v)}" for k, v in call.kwargs.items()]
         text = f"{self._bind('f', call.function)}({', '.join(words)})"
         if pure and text in before:
-            for new, old in zip(_tensors(call.result), before[text], strict=True):
+            for new, old in zip(tensors_in(call.result), before[text], strict=True):
                 self.names[id(new)] = self.names[id(old)]
             return
-        before[text] = list(_tensors(call.result))
+        before[text] = list(tensors_in(call.result))
         self.lines.append(f"{self._target(call.result)} = {text}")
 
     def _target(self, result: Any) -> str:
@@ -182,7 +154,6 @@ class _Writer:
 
 
 _VALUE = re.compile(r"\bv\d+\b")
-_INPUT = re.compile(r"\bx\d+\b")
 
 
 def _forgetting(lines: Sequence[str], results: Iterable[str]) -> list[str]:
@@ -201,25 +172,14 @@ def _forgetting(lines: Sequence[str], results: Iterable[str]) -> list[str]:
     return kept[::-1]
 
 
-def _name(value: Any) -> str:
-    """Python text for something that is no tensor, given `torch` and `inf` and `nan`."""
-    if isinstance(value, torch._ops.OpOverload):
-        return f"torch.ops.{value}"
-    if isinstance(value, torch.device):
-        return f"torch.device({str(value)!r})"
-    if isinstance(value, float | str | torch.dtype | torch.layout | torch.memory_format):
-        return repr(value)
-    raise Unwritable(f"{type(value).__name__} in a local step")
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors_in(list(value.values()))
     elif isinstance(value, tuple | list):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors_in(part)
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
