@@ -64,7 +64,7 @@ WORKLOADS = (
             "sampling": {"clients": 10},
             "local": {"batch": 64, "epochs": 10},
         },
-        ("stack", "loop"),
+        ("compiled", "stack", "loop"),
     ),
     Workload(
         "lenet, 28×28, 10 clients × 600",

@@ -68,9 +68,7 @@ typedef void gemm(const char*, const char*, const int*, const int*, const int*, 
 class Writer:
     """Recorded calls as lines of C."""
 
-    def __init__(
-        self, recording: Recording, state: int, rows: int, operations: Mapping[str, Operation]
-    ) -> None:
+    def __init__(self, recording: Recording, state: int, rows: int, operations: Mapping[str, Operation]) -> None:
         self.recording, self.state, self.rows, self.operations = recording, state, rows, operations
         self.names: dict[int, str] = {}  # memory -> the name of its pointer
         self.lines: list[str] = []

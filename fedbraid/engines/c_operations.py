@@ -296,11 +296,11 @@ def _index(w: Writer, out: Tensor, a: Arguments) -> None:
     x, indices = a["self"], a["indices"]
     if any(i is None or i.dtype != torch.int64 for i in indices):
         raise Unsupported("indexing that is not by whole numbers from the first dimension on")
-    shape = torch.broadcast_shapes(*(i.shape for i in indices))
-    expanded = [i.expand(shape) for i in indices]
+    expanded = torch.broadcast_tensors(*indices)  # type: ignore[no-untyped-call]
+    dims = expanded[0].dim()
 
     def body(place: list[str]) -> list[str]:
-        first, rest = place[: len(shape)], place[len(shape) :]
+        first, rest = place[:dims], place[dims:]
         rows = [_wrapped(w.at(i, first), n) for i, n in zip(expanded, x.shape, strict=False)]
         return [f"{w.at(out, place)} = {w.at(x, [*rows, *rest])};"]
 
@@ -382,8 +382,8 @@ OPERATIONS: dict[str, Operation] = {
     **{name: _filled(0) for name in ("zero", "zeros", "zeros_like", "new_zeros")},
     **{name: _filled(1) for name in ("ones", "ones_like", "new_ones")},
     **{name: _filled("fill_value") for name in ("full", "full_like", "new_full")},
-    **{name: _nothing for name in ("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided")},
-    **{name: _copied for name in ("_to_copy", "clone", "copy")},
+    **dict.fromkeys(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"), _nothing),
+    **dict.fromkeys(("_to_copy", "clone", "copy"), _copied),
     "fill": _filled("value"),
     "scalar_tensor": _filled("s"),
     "add": _added("{self} + {alpha} * {other}"),

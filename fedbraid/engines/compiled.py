@@ -1,8 +1,8 @@
 """The compiled stack: clients begin and end together, and each trains in between as one call of machine code.
 
 For small networks nearly all of a local step is the cost of asking for operations one by one. Here the step of ONE
-client is recorded, written as C inside a loop over steps, and compiled to a library that is kept on disk. Clients then run side by side,
-one per core, without Python. Batches are padded and masked as in the stack.
+client is recorded, written as C inside a loop over its steps, and compiled to a library that is kept on disk. Clients
+then train side by side, one per core, without Python. Batches are padded and masked as in the stack.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class Compiled(Stack):
         samples = replace(self.clients.samples, x=rest["x"], y=rest["y"])
         mask = (torch.arange(len(row["index"])) < row["counts"]).to(samples.dtype)
         x, y = samples.training_inputs(row["index"], row["draws"]), samples.targets(row["index"])
-        seen = {name: Outputs(*(out[key][row["rows"]] for key in Outputs._fields)) for name, out in rest["seen"].items()}
+        seen = {
+            name: Outputs(*(out[key][row["rows"]] for key in Outputs._fields)) for name, out in rest["seen"].items()
+        }
         with self._counting(bool(seen)):
             return self.job.step(state, Batch(x, y, mask, row["draws"]), given, seen)
 

@@ -82,9 +82,9 @@ class Local:
         if self.kind == "loop":
             self.loop = Loop(self.job, self.clients, self.workers)
         elif self.kind == "compiled":
-            self.stack = Compiled(self.job, self.clients, self.capacity, self.workers, self.compile_seconds)
+            self.stack: Stack = Compiled(self.job, self.clients, self.capacity, self.workers, self.compile_seconds)
         else:
-            self.stack: Stack = Stack(self.job, self.clients, self.capacity, self.coarse)
+            self.stack = Stack(self.job, self.clients, self.capacity, self.coarse)
 
     @torch.no_grad()
     def run(self, job: Job) -> Stacked:

@@ -49,8 +49,8 @@ class Machine:
 
 def _blas(name: str) -> int:
     """Where a function of torch's own BLAS lies."""
-    (place,) = list((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))[:1] or [None]
     try:
+        place = next((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))
         return ctypes.cast(getattr(ctypes.CDLL(str(place)), name), ctypes.c_void_p).value or 0
-    except (OSError, AttributeError) as error:
+    except (StopIteration, OSError, AttributeError) as error:
         raise NotCompiled(f"torch has no {name} here") from error
