@@ -24,9 +24,6 @@ POINTWISE = {
     "expm1": "expm1{f}({self})",
     "log": "log{f}({self})",
     "log1p": "log1p{f}({self})",
-    "logical_and": "{self} && {other}",
-    "logical_not": "!{self}",
-    "logical_or": "{self} || {other}",
     "masked_fill": "{mask} ? {value} : {self}",
     "maximum": "{self} > {other} || {self} != {self} ? {self} : {other}",
     "minimum": "{self} < {other} || {self} != {self} ? {self} : {other}",
@@ -46,6 +43,7 @@ POINTWISE = {
     "threshold_backward": "{self} <= {threshold} ? 0 : {grad_output}",
     "where": "{condition} ? {self} : {other}",
 }
+LOGIC = {"and": "{self} && {other}", "or": "{self} || {other}", "not": "!{self}"}
 COMPARISONS = {"eq": "==", "ge": ">=", "gt": ">", "le": "<=", "lt": "<", "ne": "!="}
 LARGE = 4096
 """Multiplications from which a product goes to BLAS."""
@@ -57,10 +55,16 @@ def _pointwise(template: str) -> Operation:
     def write(w: Writer, out: Tensor, a: Arguments) -> None:
         if a.get("rounding_mode") is not None:
             raise Unsupported("a division that rounds")
-        operands = {key: value for key, value in a.items() if f"{{{key}}}" in template}
-        if out.dtype == torch.bool and any(v.dtype != torch.bool for v in operands.values() if isinstance(v, Tensor)):
+        w.pointwise(out, template, {key: value for key, value in a.items() if f"{{{key}}}" in template})
+
+    return write
+
+
+def _logic(template: str) -> Operation:
+    def write(w: Writer, out: Tensor, a: Arguments) -> None:
+        if any(not isinstance(v, Tensor) or v.dtype != torch.bool for v in (out, *a.values())):
             raise Unsupported("logic with numbers")
-        w.pointwise(out, template, operands)
+        w.pointwise(out, template, a)
 
     return write
 
@@ -235,6 +239,16 @@ def _mm(w: Writer, out: Tensor, a: Arguments) -> None:
     _product(w, out, a["self"], a["mat2"])
 
 
+def _mv(w: Writer, out: Tensor, a: Arguments) -> None:
+    w.fill(out, 0)
+    _product(w, out[:, None], a["self"], a["vec"][:, None])
+
+
+def _dot(w: Writer, out: Tensor, a: Arguments) -> None:
+    w.fill(out, 0)
+    _product(w, out[None, None], a["self"][None], a["tensor"][:, None])
+
+
 def _bmm(w: Writer, out: Tensor, a: Arguments) -> None:
     w.fill(out, 0)
     for each, one, other in zip(out, a["self"], a["mat2"], strict=True):
@@ -253,7 +267,7 @@ def _product(w: Writer, out: Tensor, a: Tensor, b: Tensor) -> None:
     (m, k), n = a.shape, b.shape[1]
     if not out.numel() or not k:
         return
-    blas = out.is_floating_point() and m * n * k >= LARGE and out.is_contiguous()
+    blas = out.is_floating_point() and m * n * k >= LARGE and out.is_contiguous() and min(m, n) > 1
     left, right = _for_blas(a), _for_blas(b)
     if not (blas and left and right):
         w.loops(
@@ -383,6 +397,7 @@ OPERATIONS: dict[str, Operation] = {
     **{name: _filled(1) for name in ("ones", "ones_like", "new_ones")},
     **{name: _filled("fill_value") for name in ("full", "full_like", "new_full")},
     **dict.fromkeys(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"), _nothing),
+    **{f"{kind}_{name}": _logic(template) for kind in ("logical", "bitwise") for name, template in LOGIC.items()},
     **dict.fromkeys(("_to_copy", "clone", "copy"), _copied),
     "fill": _filled("value"),
     "scalar_tensor": _filled("s"),
@@ -402,6 +417,8 @@ OPERATIONS: dict[str, Operation] = {
     "_log_softmax_backward_data": LOG_SOFTMAX_BACKWARD,
     "_softmax_backward_data": SOFTMAX_BACKWARD,
     "mm": _mm,
+    "mv": _mv,
+    "dot": _dot,
     "bmm": _bmm,
     "addmm": _addmm,
     "cat": _cat,
