@@ -143,6 +143,8 @@ class Config:
         at_least("save.every", self.save.every, 1)
         at_least("engine.chunk", self.engine.chunk, 0)
         at_least("engine.workers", self.engine.workers, 0)
+        if not 0 <= self.engine.compile_seconds < float("inf"):
+            raise UserError(f"engine.compile_seconds must be 0 or more, not {self.engine.compile_seconds}")
         if not 0 <= self.evaluate.target < 1:
             raise UserError(f"evaluate.target is a share such as 0.9, not {self.evaluate.target}")
 
