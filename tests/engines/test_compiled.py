@@ -246,7 +246,7 @@ def test_a_step_that_writes_into_what_it_was_given_is_unsupported():
 
 def test_values_that_change_places_are_all_read_before_any_is_written():
     one, other, plan = torch.ones(3), torch.full((3,), 2.0), torch.tensor([[10.0], [20.0]])
-    source = as_c(record(lambda a, b, row: [b, a + row], [one, other, plan[0]]), 2, 1, OPERATIONS)
+    source = as_c(record(lambda a, b, row: [b + row, a], [one, other, plan[0]]), 2, 1, OPERATIONS)
     run = Machine(library(source.text, 60), source.scratch, 1)
     run(0, np.array([2]), np.array([[t.data_ptr() for t in (one, other, plan)]]))
-    assert one.tolist() == [11.0] * 3 and other.tolist() == [22.0] * 3
+    assert one.tolist() == [21.0] * 3 and other.tolist() == [12.0] * 3
