@@ -97,12 +97,13 @@ class Evaluation:
 class EngineConfig:
     """Where and how clients are trained. None of it changes a result beyond rounding."""
 
-    kind: Literal["auto", "stack", "loop"] = "auto"
+    kind: Literal["auto", "stack", "loop", "compiled"] = "auto"
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = "highest"  # of float32 products on CUDA, in torch's words: high = TF32, medium = bfloat16
     chunk: int = 0  # clients trained at a time at most, which bounds memory; 0 = as many as fit
-    workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
+    workers: int = 0  # clients trained at once on a CPU, but for the stack; 0 = one per core
+    compile_seconds: float = 90.0  # after which compiling local training is given up
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,8 @@ class Config:
         at_least("save.every", self.save.every, 1)
         at_least("engine.chunk", self.engine.chunk, 0)
         at_least("engine.workers", self.engine.workers, 0)
+        if not 0 <= self.engine.compile_seconds < float("inf"):
+            raise UserError(f"engine.compile_seconds must be 0 or more, not {self.engine.compile_seconds}")
         if not 0 <= self.evaluate.target < 1:
             raise UserError(f"evaluate.target is a share such as 0.9, not {self.evaluate.target}")
 

@@ -80,8 +80,10 @@ def _groups(requests: Sequence[Request], together: bool) -> Iterator[dict[int, R
 
 
 def _built(request: Request, beside: Experiment | None) -> Experiment:
-    directory = request.directory
-    return build(request.config, request.given, directory.states if directory else None, beside)
+    directory, config = request.directory, request.config
+    if directory and directory.started and config.engine.kind == "auto":  # the engine it was begun with
+        config = replace(config, engine=replace(config.engine, kind=directory.config().engine.kind))
+    return build(config, request.given, directory.states if directory else None, beside)
 
 
 def _why_not_with(others: Sequence[Experiment], one: Experiment) -> str | None:
@@ -160,6 +162,7 @@ def resolved(experiment: Experiment, given: Given) -> Config:
         partition=replace(config.partition, options=split_options, clients=len(experiment.partition)),
         model=replace(config.model, options=model_options),
         optimizer=replace(config.optimizer, options=asdict(experiment.optimizer)),  # type: ignore[call-overload]
+        engine=replace(config.engine, kind=experiment.engine.kind),
     )
 
 

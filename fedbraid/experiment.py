@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbraid import data, methods, models
+from fedbraid import calibration, data, methods, models
 from fedbraid.config import Config, optimizer_of
 from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
@@ -30,7 +30,7 @@ from fedbraid.core.strand import Cohort, Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
 from fedbraid.engines.cpu import keep_freed_memory, one_thread
-from fedbraid.engines.local import Local, choose
+from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.memory import free_memory
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
@@ -274,7 +274,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
         width = model.predict(w, buffers, clients.samples.inputs(clients.order[:2])).features.shape[-1]
     fixed = (config.sampling.clients or len(partition)) if config.sampling.scheme == "fixed" else None
     kind = choose(config.engine.kind, model, clients.samples)
-    in_parts = config.engine.chunk or kind == "stack"
+    in_parts = config.engine.chunk or kind != "loop"
     if "each model" in chain.needs or not in_parts:
         way = "" if in_parts else ", or engine.chunk to a few"
         _check_memory(fixed or max(1, int(config.sampling.rate * len(partition))), w, way)
@@ -284,21 +284,29 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     )
     store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
     optimizer = optimizer_of(config)
-    engine = Local(
-        LocalJob(chain, model, optimizer, dataset.task),
-        setup,
-        clients,
-        config.local,
-        store,
-        kind,
-        chunk=config.engine.chunk,
-        capacity=fixed,
-        workers=config.engine.workers,
-        precision=config.engine.precision,
-    )
+    job = LocalJob(chain, model, optimizer, dataset.task)
+
+    def engine(kind: Kind) -> Local:
+        return Local(
+            job,
+            setup,
+            clients,
+            config.local,
+            store,
+            kind,
+            chunk=config.engine.chunk,
+            capacity=fixed,
+            workers=config.engine.workers,
+            precision=config.engine.precision,
+            compile_seconds=config.engine.compile_seconds,
+        )
+
+    usual = engine(kind)
     test = there.test if there else Samples.of(dataset, dataset.test, dtype, device)
     server = begin(chain, setup)
-    return Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, engine, store, server)
+    made = Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, usual, store, server)
+    made.engine = calibration.settled(made, engine)
+    return made
 
 
 def _same_place(beside: Experiment, config: Config, dataset: Dataset) -> bool:

@@ -58,6 +58,8 @@ class RunDirectory:
     def check_same(self, config: Config) -> None:
         """A run is resumed with the configuration it was begun with."""
         mine, theirs = flat(to_dict(self.config())), flat(to_dict(config))
+        if mine["engine.kind"] == "auto":  # as it was written before the engine was chosen by trials
+            mine["engine.kind"] = theirs["engine.kind"]
         for key in sorted(mine.keys() | theirs.keys()):
             if mine.get(key) != theirs.get(key):
                 raise UserError(

@@ -132,7 +132,7 @@ def test_a_table_is_not_a_value(key, value):
         ({"round": 3}, "no setting is called 'round'; did you mean 'rounds'?"),
         ({"local": {"epoch": 3}}, "no setting is called 'local.epoch'; did you mean 'local.epochs'?"),
         ({"evaluate": {"per_clients": True}}, "did you mean 'evaluate.per_client'?"),
-        ({"engine": {"kind": "stak"}}, "engine.kind must be one of 'auto', 'stack', 'loop', not 'stak'"),
+        ({"engine": {"kind": "stak"}}, "engine.kind must be one of 'auto', 'stack', 'loop', 'compiled', not 'stak'"),
         ({"rounds": 0}, "rounds must be 1 or more, not 0"),
         ({"rounds": "3"}, "rounds must be a whole number, not '3'"),
         ({"rounds": True}, "rounds must be a whole number, not True"),

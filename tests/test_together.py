@@ -293,7 +293,7 @@ def test_runs_with_noise_of_their_own_hold_samples_of_their_own():
 
 
 APART = {
-    "loop": ({"engine": {"kind": "loop"}}, "one by one"),
+    "loop": ({"engine": {"kind": "loop"}}, "not the stack"),
     "method": ({"method": "scaffold"}, "more than numbers"),
     "option": ({"method": "prox+asd(divergence=js)"}, "more than numbers"),
     "optimizer": ({"optimizer": {"name": "adam"}}, "more than numbers"),

@@ -23,6 +23,7 @@ from fedbraid.benchmark.contenders import (
     wait_for,
 )
 from fedbraid.benchmark.work import Work
+from fedbraid.errors import UserError
 
 Who = Literal["usual loop", "single model", "fedbraid"]
 USUAL: Who = "usual loop"
@@ -57,12 +58,21 @@ def measure(
         for work in todo:
             note(f"{work.name}: {work.about} …")
             also: list[tuple[str, dict[str, Any]]]
-            also = [("stack", {}), ("loop", {})] if device == "cpu" else [("auto", {"precision": "medium"})]
+            also = (
+                [("compiled", {}), ("stack", {}), ("loop", {})]
+                if device == "cpu"
+                else [("auto", {"precision": "medium"})]
+            )
             also += [("auto", {"evaluated": True})] if evaluated else []
             rows += _rows(work, _timed(work, usual, limit, ours, also, repeats), rate)
     return rows
 
 
+ALSO: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "cpu": [("compiled", {}), ("stack", {}), ("loop", {})],
+    "cuda": [("auto", {"precision": "medium"})],
+}
+"""What is timed beside the engine that is chosen."""
 Times = dict[str, list[float]]
 """Seconds for a sample, by contender."""
 
@@ -184,7 +194,10 @@ def _prepare(who: Who, device: str, rounds: dict[str, Round], work: Work, kind: 
     if who != "fedbraid":
         rounds[who] = (usual_loop if who == USUAL else single_model)(work, device)
         return who
-    made, name = engine(work, device, kind, **more)
+    try:
+        made, name = engine(work, device, kind, **more)
+    except UserError:  # it cannot be compiled, for one
+        return ""
     if kind not in ("auto", name):
         return ""
     name += ", evaluated" if "evaluated" in more else ", bfloat16" if "precision" in more else ""

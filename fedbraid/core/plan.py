@@ -79,13 +79,13 @@ def make_plan(
     first = np.arange(steps) % per_epoch == 0
     counts = np.full(steps, batch)
     counts[per_epoch - 1 :: per_epoch] = min(batch, size - batch * (per_epoch - 1))
-    positions = np.zeros((steps, width), dtype=np.int64)
-    for start in range(0, steps, per_epoch):
-        order = rng.permutation(size)
-        full = min(size // batch, steps - start)  # batches of the full size; then perhaps a smaller one
-        positions[start : start + full, :batch] = order[: full * batch].reshape(full, batch)
-        if start + full < min(start + per_epoch, steps):
-            positions[start + full, : size - full * batch] = order[full * batch :]
+    positions = np.zeros((-(-steps // per_epoch), per_epoch, width), dtype=np.int64)
+    orders = np.stack([rng.permutation(size) for _ in positions])
+    full = size // batch  # batches of the full size; then perhaps a smaller one
+    positions[:, :full, :batch] = orders[:, : full * batch].reshape(-1, full, batch)
+    if full < per_epoch:
+        positions[:, full, : size - full * batch] = orders[:, full * batch :]
+    positions = positions.reshape(-1, width)[:steps]
     draws: dict[str, np.ndarray] = {}
     if augment.active:
         draws |= augment.draw(stream(seed, "images", round=round, client=client), steps, width)

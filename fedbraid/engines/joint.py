@@ -36,7 +36,7 @@ log = logging.getLogger("fedbraid")
 def why_apart(one: Local, other: Local) -> str | None:
     """Why two engines cannot share a stack, or None if they can."""
     if one.kind != "stack" or other.kind != "stack":
-        return "clients run one by one"
+        return "their engine is not the stack"
     if form(one.job.chain, one.job.optimizer) != form(other.job.chain, other.job.optimizer):
         return "the methods differ in more than numbers"
     if one.clients.samples is not other.clients.samples:

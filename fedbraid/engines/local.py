@@ -20,6 +20,7 @@ from fedbraid.core.random import stream
 from fedbraid.core.round import Job
 from fedbraid.core.strand import Setup
 from fedbraid.core.tree import PerClient, Tree, rows, stack
+from fedbraid.engines.compiled import Compiled
 from fedbraid.engines.loop import Loop
 from fedbraid.engines.memory import SHARE, clients_that_fit, free_memory
 from fedbraid.engines.precision import Precision
@@ -35,7 +36,7 @@ from fedbraid.models.recurrence import Lstm
 
 log = logging.getLogger("fedbraid")
 
-Kind = Literal["stack", "loop"]
+Kind = Literal["stack", "loop", "compiled"]
 
 FASTER_ALONE = (nn.modules.conv._ConvNd, Lstm)
 """Layers for which a client per core beats a stack on a CPU: grouped convolutions run at half speed there, and LSTMs
@@ -54,7 +55,7 @@ class Store(Protocol):
     def write(self, ids: Sequence[int], kept: dict[str, Tree]) -> None: ...
 
 
-def choose(kind: Literal["auto", "stack", "loop"], model: Model, samples: Samples) -> Kind:
+def choose(kind: Literal["auto", "stack", "loop", "compiled"], model: Model, samples: Samples) -> Kind:
     """The engine for this model on this device; says why when it cannot be the stack."""
     alone = any(isinstance(layer, FASTER_ALONE) for layer in model.training.modules())
     if kind == "loop" or (kind == "auto" and samples.x.device.type == "cpu" and alone):
@@ -63,7 +64,7 @@ def choose(kind: Literal["auto", "stack", "loop"], model: Model, samples: Sample
     if reason:
         log.warning("clients run one by one: %s", reason)
         return "loop"
-    return "stack"
+    return "compiled" if kind == "compiled" else "stack"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +88,8 @@ class Local:
     kind: Kind
     chunk: int = 0  # clients trained at a time at most; 0 = as many as fit in memory
     capacity: int | None = None  # clients in every round, where their number is fixed
-    workers: int = 0  # clients trained at once by the loop on a CPU; 0 = one per core
+    workers: int = 0  # clients trained at once on a CPU, but for the stack; 0 = one per core
+    compile_seconds: float = 90.0  # at most, for each library of the compiled stack
     precision: Precision = "highest"  # of products on CUDA
     cache_views: bool = True
 
@@ -99,6 +101,8 @@ class Local:
         self._cut: tuple[list[Plan], list[Part]] | None = None
         if self.kind == "loop":
             self.loop = Loop(self.job, self.clients, self.workers)
+        elif self.kind == "compiled":
+            self.stack: Stack = Compiled(self.job, self.clients, self.capacity, self.workers, self.compile_seconds)
         else:
             self.stack = Stack(self.job, self.clients, self.capacity, self.precision)
 

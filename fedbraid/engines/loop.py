@@ -20,11 +20,29 @@ from fedbraid.core.batch import Batch
 from fedbraid.core.local import Batches, LocalJob, State, Tally, Work
 from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree
+from fedbraid.core.vector import Layout
 from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.samples import Clients
 from fedbraid.models.outputs import Outputs
 
 T = TypeVar("T")
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """The same images with their channels innermost in memory: what CPU convolutions and poolings are fastest with.
+
+    Images of one channel lie like that already, but have to say so: torch goes by the strides.
+    """
+    if images.shape[1] == 1:
+        return images.reshape(len(images), *images.shape[2:]).unsqueeze(-1).permute(0, 3, 1, 2)
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+class _ChannelsLast(Layout):
+    """The same tensors, filters with their channels innermost."""
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        return {name: channels_last(t) if t.dim() == 4 else t for name, t in super().views(vector).items()}
 
 
 class Loop:
@@ -39,6 +57,8 @@ class Loop:
         self.jobs: SimpleQueue[LocalJob] = SimpleQueue()
         for _ in range(self.workers):
             model = job.model.to(clients.samples.dtype, self.device)
+            if self.device.type == "cpu":
+                model = replace(model, layout=_ChannelsLast(model.layout.names, model.layout.shapes))
             self.jobs.put(replace(job, model=model, tally=Tally()))
 
     def train(
@@ -79,7 +99,7 @@ class Loop:
     def _batch(self, x: Tensor, index: Tensor, draws: Tree) -> Batch:
         samples = self.clients.samples
         if x.dim() == 4 and self.device.type == "cpu":
-            x = x.contiguous(memory_format=torch.channels_last)  # what CPU convolutions are fastest with
+            x = channels_last(x)
         return Batch(x, samples.targets(index), torch.ones(len(index), dtype=samples.dtype, device=self.device), draws)
 
     def _batches(self, client: int, plan: Plan) -> Batches:

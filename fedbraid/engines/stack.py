@@ -8,6 +8,7 @@ the hooks' Python; on CUDA it is captured in a graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from torch.func import vmap
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.gradient import gradient
-from fedbraid.core.local import Batches, LocalJob, State, Work, keep_unless
+from fedbraid.core.local import Batches, LocalJob, State, Work, keep_unless, no_batches
 from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
@@ -72,12 +73,25 @@ class Stack:
         """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
         self.passed = [Work()] * len(ids)
         own = self._own(ids, plans)
-        state: State = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
+        state: State = self._begun(given, own, len(plans))
         schedule, plan = self.prepare(ids, plans)
         if self.device.type == "cuda":
             state = self._train_captured(state, given, plan, schedule, own, cached)
         else:
             state = self._train_traced(state, given, plan, schedule, own, cached)
+        return self._ended(state, given, own)
+
+    def _begun(self, given: Given, own: Tree, clients: int) -> State:
+        state: State
+        if self.job.chain.using("begin") or given.axes["start"] == 0:
+            state = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
+        else:  # all begin alike
+            state = grow(self.job.begin(given[0], no_batches), lambda t: t.expand(clients, *t.shape))
+        return state
+
+    def _ended(self, state: State, given: Given, own: Tree) -> tuple[Tree, dict[str, Tree]]:
+        if not self.job.chain.using("end"):  # then nothing is computed, and a client axis does not matter
+            return self.job.end(state, given.tensors, no_batches)
         uploads, kept = self._passing(own, vmap(self._end, (0, given.axes, 0)), state, given.tensors, own)
         return uploads, kept
 
@@ -134,13 +148,19 @@ class Stack:
             new = self.job.step(state, Batch(b["x"], b["y"], b["mask"], b["draws"]), given, outputs)
             return keep_unless(b["mask"].any(), new, state) if guarded else new
 
-        tally, seen = self.job.tally, batches["seen"]
-        before = tally.gradients, tally.views
-        stepped: State = vmap(one, (0, axes, 0))(state, given, batches)
-        self.gradients = tally.gradients - before[0]
-        self.views = self.views if seen else tally.views - before[1]
-        tally.gradients, tally.views = before
+        with self._counting(bool(batches["seen"])):
+            stepped: State = vmap(one, (0, axes, 0))(state, given, batches)
         return stepped
+
+    @contextmanager
+    def _counting(self, cached: bool) -> Iterator[None]:
+        """Notes how often a step looks at its batch."""
+        tally = self.job.tally
+        before = tally.gradients, tally.views
+        yield
+        self.gradients = tally.gradients - before[0]
+        self.views = self.views if cached else tally.views - before[1]
+        tally.gradients, tally.views = before
 
     def _program(self, axes: Any, guarded: bool, example: dict[str, State]) -> Flat:
         """The step as a flat list of operations on leaves, made once for each shape it is called with."""
@@ -166,7 +186,7 @@ class Stack:
         own: Tree,
         cached: Mapping[str, Outputs] | None,
     ) -> State:
-        seen, everybody = _tables(cached), len(schedule.counts)
+        seen, everybody = as_tables(cached), len(schedule.counts)
         idle: list[list[Tensor]] = []
         live, size, guarded = [t.contiguous() for t in leaves(state)], everybody, False
         now, program = given.tensors, None
@@ -214,7 +234,7 @@ class Stack:
         cached: Mapping[str, Outputs] | None,
     ) -> State:
         clients = len(schedule.counts)
-        fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": _tables(cached)}
+        fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": as_tables(cached)}
         if self._captured is None or not self._captured.fits(fixed, given.axes):
             self._captured = None  # frees the old memory first
             self._captured = Captured(fixed, given.axes, max(self.capacity or 0, clients))
@@ -303,7 +323,7 @@ def _with_kernels(model: Model, clients: Clients, precision: Precision) -> Model
     return replace(model, training=training, evaluating=evaluating)
 
 
-def _tables(cached: Mapping[str, Outputs] | None) -> State:
+def as_tables(cached: Mapping[str, Outputs] | None) -> State:
     return {name: {"logits": out.logits, "features": out.features} for name, out in (cached or {}).items()}
 
 

@@ -29,18 +29,14 @@ LOOKS = (
 
 def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
     """`function` for inputs of these shapes, as straight-line code."""
-    # copies, since two inputs that alias would be taken for one; contiguous, since views depend on it
-    apart = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
-    recorder = _Recorder()
-    with torch.no_grad(), recorder:
-        outputs = function(*apart)
-    program = _Writer(apart, recorder.calls).program(outputs)
+    recording = record(function, inputs)
+    program = _Writer(recording.inputs, recording.calls).program(recording.outputs)
     return lambda *tensors: program(*(t.contiguous() for t in tensors))
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
-    """One operation as it was asked for. Holding its tensors keeps their identities apart."""
+class Call:
+    """One operation as it was asked for. Holding its tensors keeps their identities and their memory apart."""
 
     function: Any
     args: tuple[Any, ...]
@@ -52,7 +48,7 @@ class _Call:
         """Tensors that the operation changes in place."""
         schema = self.function._schema.arguments
         named = zip(schema, self.args, strict=False)
-        return [t for s, a in named if s.alias_info and s.alias_info.is_write for t in _tensors(a)]
+        return [t for s, a in named if s.alias_info and s.alias_info.is_write for t in tensors_in(a)]
 
     @property
     def nothing(self) -> Tensor | None:
@@ -63,10 +59,29 @@ class _Call:
         return first if _place(first) == _place(self.result) else None
 
 
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What a function asked of the dispatcher, in order, with the tensors that came of it."""
+
+    inputs: list[Tensor]
+    calls: list[Call]
+    outputs: list[Tensor]
+
+
+def record(function: Flat, inputs: Sequence[Tensor]) -> Recording:
+    """One call of `function`, written down."""
+    # copies, since two inputs that alias would be taken for one; contiguous, since views depend on it
+    apart = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
+    recorder = _Recorder()
+    with torch.no_grad(), recorder:
+        outputs = function(*apart)
+    return Recording(apart, recorder.calls, outputs)
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -77,14 +92,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._local_scalar_dense.default:
             raise UserError(LOOKS)
         result = func(*args, **(kwargs or {}))
-        self.calls.append(_Call(func, tuple(args), kwargs or {}, result))
+        self.calls.append(Call(func, tuple(args), kwargs or {}, result))
         return result
 
 
 class _Writer:
     """Recorded calls as Python source over numbered values."""
 
-    def __init__(self, inputs: Sequence[Tensor], calls: Sequence[_Call]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], calls: Sequence[Call]) -> None:
         self.calls, self.inputs = calls, inputs
         self.names = {id(t): f"x{i}" for i, t in enumerate(inputs)}
         self.bound: dict[str, Any] = {}  # operations and constants by name
@@ -104,20 +119,20 @@ class _Writer:
         program: Flat = space["program"]
         return program
 
-    def _add(self, call: _Call, before: dict[str, Any]) -> None:
+    def _add(self, call: Call, before: dict[str, Any]) -> None:
         pure, same = not self.careful, call.nothing
         if same is not None:
             self.names[id(call.result)] = self._word(same)
             return
-        if pure and not any(id(t) in self.names for t in _tensors((call.args, call.kwargs))):
+        if pure and not any(id(t) in self.names for t in tensors_in((call.args, call.kwargs))):
             return  # depends on no input: its result is a constant
         words = [self._word(a) for a in call.args] + [f"{k}={self._word(v)}" for k, v in call.kwargs.items()]
         text = f"{self._bind('f', call.function)}({', '.join(words)})"
         if pure and text in before:
-            for new, old in zip(_tensors(call.result), before[text], strict=True):
+            for new, old in zip(tensors_in(call.result), before[text], strict=True):
                 self.names[id(new)] = self.names[id(old)]
             return
-        before[text] = list(_tensors(call.result))
+        before[text] = list(tensors_in(call.result))
         self.lines.append(f"{self._target(call.result)} = {text}")
 
     def _target(self, result: Any) -> str:
@@ -162,14 +177,14 @@ def _forgetting(lines: Sequence[str], results: Iterable[str]) -> list[str]:
     return kept[::-1]
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors_in(list(value.values()))
     elif isinstance(value, tuple | list):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors_in(part)
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
