@@ -6,6 +6,7 @@ clients' state back) is then shared by them, and the GPU waits less between them
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from time import perf_counter
@@ -20,6 +21,8 @@ from fedbraid.engines.schedule import Stretch, rung
 
 BURST = 8
 """Steps in one graph."""
+AGAIN = 1
+"""How often steps at the end of a stretch are taken one by one before they get a graph of their own."""
 PATIENCE = 0.25
 """Seconds that the capture of a graph may take if a longer one is to be captured too."""
 
@@ -45,6 +48,7 @@ class Captured:
         self.time = torch.zeros(1, dtype=torch.int64, device="cuda")
         self.ticks = torch.arange(BURST, device="cuda")
         self.graphs: dict[tuple[int, bool, int], torch.cuda.CUDAGraph] = {}
+        self.ends: Counter[tuple[int, bool, int]] = Counter()  # how often a stretch ended with so many steps
         self.costly: set[tuple[int, bool]] = set()  # stretches whose steps take too long to capture several times
         self.pool = torch.cuda.graph_pool_handle()
 
@@ -84,11 +88,21 @@ class Captured:
         kind = (stretch.size, stretch.guarded)
         left = stretch.steps
         while left:
-            steps = BURST if left >= BURST and kind not in self.costly and (*kind, 1) in self.graphs else 1
+            steps = self._together(kind, left)
             if (*kind, steps) not in self.graphs:
                 self.graphs[*kind, steps] = self._capture(kind, steps, body)
             self.graphs[*kind, steps].replay()
             left -= steps
+
+    def _together(self, kind: tuple[int, bool], left: int) -> int:
+        """How many of the steps that are left go into one graph. An end shorter than a burst waits until it recurs."""
+        steps = min(left, BURST)
+        if kind in self.costly or (*kind, 1) not in self.graphs:
+            return 1
+        if steps < BURST and (*kind, steps) not in self.graphs:
+            self.ends[*kind, steps] += 1
+            return steps if self.ends[*kind, steps] > AGAIN else 1
+        return steps
 
     def _capture(self, kind: tuple[int, bool], steps: int, body: Callable[[int], None]) -> torch.cuda.CUDAGraph:
         if steps == 1:  # libraries choose their kernels and allocate before the capture
