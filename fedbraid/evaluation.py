@@ -14,7 +14,10 @@ from fedbraid.core.task import task_loss
 from fedbraid.data.dataset import Partition
 from fedbraid.engines.samples import Samples
 
-BATCH = 1024
+BATCH, LARGE = 1024, 4096
+"""Test samples that are looked at together, on a CPU and on a GPU."""
+NUMBERS = 2**24
+"""Numbers in such a batch at most, on a GPU: large images go in smaller ones."""
 
 
 @torch.no_grad()
@@ -24,7 +27,7 @@ def evaluate(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> tuple[d
     Classes without test samples have accuracy None. A regression has a loss only.
     """
     losses, right = test.x.new_zeros((), dtype=test.dtype), []
-    for index in torch.split(torch.arange(len(test), device=test.x.device), BATCH):
+    for index in torch.split(torch.arange(len(test), device=test.x.device), _batch(test)):
         batch = test.batch(index, torch.ones(len(index), dtype=test.dtype, device=index.device))
         logits = model.predict(w, buffers, batch.x).logits
         losses = losses + task_loss("classification" if test.classes else "regression", logits, batch) * len(index)
@@ -39,6 +42,12 @@ def evaluate(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> tuple[d
     metrics["accuracy"] = float(correct.mean())
     metrics["per_class"] = [float(h / n) if n else None for h, n in zip(hits, total, strict=True)]
     return metrics, correct
+
+
+def _batch(test: Samples) -> int:
+    if test.x.device.type == "cpu":
+        return BATCH
+    return min(LARGE, max(1, NUMBERS // test.x[0].numel()))
 
 
 def per_client(

@@ -128,8 +128,8 @@ class Experiment:
             step = first_step(self.training())
             while step.job is not None:
                 replies = self.engine.run(step.job)
-                if step.job.kind == "train":
-                    self.plan_ahead()
+                if step.job.kind == "train" and (coming := self.coming()):
+                    self.engine.prepare(*coming)
                 step = step.next(replies)
         record = step.record | self.evaluated()
         return record | {"seconds": time.perf_counter() - began}
@@ -189,12 +189,13 @@ class Experiment:
         module.load_state_dict(self.model.layout.views(w) | self.model.buffers.views(buffers), strict=False)
         return module
 
-    def plan_ahead(self) -> None:
-        """Plan the round after the one that is under way: the host has time while a GPU trains."""
+    def coming(self) -> tuple[int, int, list[int]] | None:
+        """The round after the one that is under way: its seed, its number and who trains in it."""
         place = self.server.round + 1
-        if place < self.config.rounds:
-            sampled = self._sampled(place)
-            self.engine.prepare(self.config.seed, place, sampled[self._arriving(place, len(sampled))].tolist())
+        if place >= self.config.rounds:
+            return None
+        sampled = self._sampled(place)
+        return self.config.seed, place, sampled[self._arriving(place, len(sampled))].tolist()
 
     def _arriving(self, place: int, clients: int) -> np.ndarray:
         """The places in the cohort of a round whose updates arrive."""

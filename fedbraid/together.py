@@ -59,7 +59,8 @@ class Together:
                 began = perf_counter()
                 replies = self.joint.run(probing or asked)  # then everybody trains at once
                 for k in () if probing else replies:
-                    self.experiments[k].plan_ahead()
+                    if coming := self.experiments[k].coming():
+                        self.joint.prepare(k, *coming)
                 took = perf_counter() - began
                 work = {k: 1 + reply.work.forward + reply.work.backward for k, reply in replies.items()}
                 for k, reply in replies.items():

@@ -28,6 +28,7 @@ from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given
+from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
 
 log = logging.getLogger("fedbraid")
@@ -121,6 +122,11 @@ class Joint:
                 return replies | self._run_apart({run: job for run, job in jobs.items() if run not in replies})
         return replies
 
+    def prepare(self, run: int, seed: int, round: int, ids: Sequence[int]) -> None:
+        """Plan a round that comes next while a GPU is still busy with the present one."""
+        if self.local.clients.samples.x.device.type == "cuda":
+            self.engines[run].plans(seed, round, ids, self.local.width)
+
     def _asked(self, run: int, job: Job) -> _Asked:
         engine = self.engines[run]
         ids = [int(i) for i in job.cohort.ids]
@@ -151,7 +157,7 @@ class Joint:
         works = [w for t in trained for w in t[2]]
         replies: dict[int, Stacked] = {}
         for one, mine in zip(group, np.split(back, np.cumsum(lengths)[:-1]), strict=True):
-            at = torch.as_tensor(mine, device=one.job.model.device)
+            at = to_device(mine, one.job.model.device)
             if kept:
                 self.engines[one.run].store.write(one.ids, grow(kept, lambda t, at=at: picked(t, at)))
             work = sum((works[k] for k in mine), Work())
@@ -215,7 +221,7 @@ def _merged(givens: Sequence[Given], run_of: np.ndarray) -> Callable[[np.ndarray
     )
 
     def some(part: np.ndarray) -> Given:
-        places = {axis: torch.as_tensor(at, device=device) for axis, at in ((0, part), (None, run_of[part]))}
+        places = {axis: to_device(at, device) for axis, at in ((0, part), (None, run_of[part]))}
         return Given(_over(axes, lambda axis, t: picked(t, places[axis]), whole), _over(axes, lambda _: 0))
 
     device = givens[0].tensors["start"].device
