@@ -28,8 +28,9 @@ from fedbraid.errors import UserError
 Who = Literal["usual loop", "single model", "fedbraid"]
 USUAL: Who = "usual loop"
 LIMIT: Who = "single model"
-AT_LEAST, LONG = 3, 10.0
-"""A contender that has taken so long, in seconds, is not asked again once it has so many times."""
+AT_LEAST = 3
+LONG = {"cpu": 30.0, "cuda": 5.0}
+"""A contender that has taken so long, in seconds, is not asked again once it has been asked at least so often."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def measure(
                 else [("auto", {"precision": "medium"})]
             )
             also += [("auto", {"evaluated": True})] if evaluated else []
-            rows += _rows(work, _timed(work, usual, limit, ours, also, repeats), rate)
+            rows += _rows(work, _timed(work, usual, limit, ours, also, repeats, device), rate)
     return rows
 
 
@@ -84,6 +85,7 @@ def _timed(
     ours: Connection,
     also: Sequence[tuple[str, dict[str, Any]]],
     repeats: int,
+    device: str,
 ) -> tuple[str, Times]:
     """Which engine was chosen, and the times of all."""
     processes = {USUAL: usual, LIMIT: limit}
@@ -96,7 +98,7 @@ def _timed(
     spent = dict.fromkeys(processes, 0.0)
     for number in range(repeats + 1):
         for name, process in processes.items():
-            if len(times[name]) >= AT_LEAST and spent[name] > LONG:
+            if len(times[name]) >= AT_LEAST and spent[name] > LONG[device]:
                 continue
             seconds, samples = _ask(process, "round", name, number)
             if number:  # the first round makes programs and warms caches
