@@ -51,6 +51,10 @@ WORKLOADS: dict[str, tuple[Callable[[], Dataset], dict[str, Any]]] = {
         lambda: with_test(images((1, 28, 28), 10, 10, 600)),
         {"partition": {"name": "iid"}, "model": {"name": "lenet"}, "local": {"batch": 64, "epochs": 2}},
     ),
+    "lenet 28×28, 10 clients × 600, 20 epochs": (
+        lambda: with_test(images((1, 28, 28), 10, 10, 600)),
+        {"partition": {"name": "iid"}, "model": {"name": "lenet"}, "local": {"batch": 64, "epochs": 20}},
+    ),
 }
 
 
