@@ -28,6 +28,8 @@ from fedbraid.errors import UserError
 Who = Literal["usual loop", "single model", "fedbraid"]
 USUAL: Who = "usual loop"
 LIMIT: Who = "single model"
+WARM = 5
+"""Rounds of an engine that are not counted; the others have nothing to prepare and do one."""
 AT_LEAST = 3
 LONG = {"cpu": 30.0, "cuda": 5.0}
 """A contender that has taken so long, in seconds, is not asked again once it has been asked at least so often."""
@@ -96,12 +98,14 @@ def _timed(
         _ask(process, "prepare", work, "", {})
     times: Times = {name: [] for name in processes}
     spent = dict.fromkeys(processes, 0.0)
-    for number in range(repeats + 1):
+    first = {name: WARM if process is ours else 1 for name, process in processes.items()}
+    for number in range(WARM + repeats):
         for name, process in processes.items():
-            if len(times[name]) >= AT_LEAST and spent[name] > LONG[device]:
+            enough = len(times[name]) >= AT_LEAST and spent[name] > LONG[device]
+            if enough or len(times[name]) == repeats or number < WARM - first[name]:
                 continue
             seconds, samples = _ask(process, "round", name, number)
-            if number:  # the first round makes programs and warms caches
+            if number >= WARM:  # the rounds before make programs and warm caches
                 times[name].append(seconds / samples)
                 spent[name] += seconds
     for process in {*processes.values()}:

@@ -21,8 +21,9 @@ from fedbraid.engines.schedule import Stretch, rung
 
 BURST = 8
 """Steps in one graph."""
-AGAIN = 1
-"""How often steps at the end of a stretch are taken one by one before they get a graph of their own."""
+AGAIN = 3
+"""How often steps at the end of a stretch are taken one by one before they get a graph of their own: cohorts of ragged
+clients end differently each time, and a graph that is used once does not pay."""
 PATIENCE = 0.25
 """Seconds that the capture of a graph may take if a longer one is to be captured too."""
 

@@ -124,8 +124,8 @@ def test_single_precision_agrees_to_its_rounding():
 
 
 def test_a_graph_is_captured_once_for_each_size_and_used_in_later_rounds():
-    experiment = federation("scaffold", engine=GPU, rounds=8)
-    advanced(experiment, 4)  # ends of stretches that recur get graphs of their own
+    experiment = federation("scaffold", engine=GPU, rounds=12)
+    advanced(experiment, 8)  # ends of stretches that recur get graphs of their own
     captured = experiment.engine.stack._captured
     graphs = dict(captured.graphs)
     advanced(experiment, 4)
