@@ -102,7 +102,7 @@ def _timed(
     for number in range(WARM + repeats):
         for name, process in processes.items():
             enough = len(times[name]) >= AT_LEAST and spent[name] > LONG[device]
-            if enough or len(times[name]) == repeats or number < WARM - first[name]:
+            if enough or number < WARM - first[name]:
                 continue
             seconds, samples = _ask(process, "round", name, number)
             if number >= WARM:  # the rounds before make programs and warm caches
