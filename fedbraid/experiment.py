@@ -192,7 +192,7 @@ class Experiment:
     def plan_ahead(self) -> None:
         """Plan the round after the one that is under way: the host has time while a GPU trains."""
         place = self.server.round + 1
-        if place < self.config.rounds:
+        if place < self.config.rounds and self.server.w.device.type == "cuda":
             sampled = self._sampled(place)
             self.engine.prepare(self.config.seed, place, sampled[self._arriving(place, len(sampled))].tolist())
 
