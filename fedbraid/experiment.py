@@ -190,9 +190,12 @@ class Experiment:
         return module
 
     def coming(self) -> tuple[int, int, list[int]] | None:
-        """The round after the one that is under way: its seed, its number and who trains in it."""
+        """The round after the one that is under way: its seed, its number and who trains in it.
+
+        For a host that has time to plan it while a GPU trains; None on a CPU, which has not, and where there is none.
+        """
         place = self.server.round + 1
-        if place >= self.config.rounds:
+        if place >= self.config.rounds or self.server.w.device.type == "cpu":
             return None
         sampled = self._sampled(place)
         return self.config.seed, place, sampled[self._arriving(place, len(sampled))].tolist()

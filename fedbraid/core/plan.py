@@ -80,7 +80,7 @@ def make_plan(
     counts = np.full(steps, batch)
     counts[per_epoch - 1 :: per_epoch] = min(batch, size - batch * (per_epoch - 1))
     positions = np.zeros((-(-steps // per_epoch), per_epoch, width), dtype=np.int64)
-    orders = np.stack([rng.permutation(size) for _ in positions])
+    orders = rng.permuted(np.broadcast_to(np.arange(size), (len(positions), size)), axis=1)
     full = size // batch  # batches of the full size; then perhaps a smaller one
     positions[:, :full, :batch] = orders[:, : full * batch].reshape(-1, full, batch)
     if full < per_epoch:

@@ -124,8 +124,7 @@ class Joint:
 
     def prepare(self, run: int, seed: int, round: int, ids: Sequence[int]) -> None:
         """Plan a round that comes next while a GPU is still busy with the present one."""
-        if self.local.clients.samples.x.device.type == "cuda":
-            self.engines[run].plans(seed, round, ids, self.local.width)
+        self.engines[run].plans(seed, round, ids, self.local.width)
 
     def _asked(self, run: int, job: Job) -> _Asked:
         engine = self.engines[run]

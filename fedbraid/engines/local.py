@@ -89,7 +89,7 @@ class Local:
     chunk: int = 0  # clients trained at a time at most; 0 = as many as fit in memory
     capacity: int | None = None  # clients in every round, where their number is fixed
     workers: int = 0  # clients trained at once on a CPU, but for the stack; 0 = one per core
-    compile_seconds: float = 90.0  # at most, for each library of the compiled stack
+    compile_seconds: float = 90.0  # at most, for each library
     precision: Precision = "highest"  # of products on CUDA
     cache_views: bool = True
 
@@ -100,7 +100,7 @@ class Local:
         self._planned: tuple[tuple[Any, ...], list[Plan]] | None = None
         self._cut: tuple[list[Plan], list[Part]] | None = None
         if self.kind == "loop":
-            self.loop = Loop(self.job, self.clients, self.workers)
+            self.loop = Loop(self.job, self.clients, self.workers, self.compile_seconds)
         elif self.kind == "compiled":
             self.stack: Stack = Compiled(self.job, self.clients, self.capacity, self.workers, self.compile_seconds)
         else:
@@ -134,7 +134,7 @@ class Local:
 
     def prepare(self, seed: int, round: int, ids: Sequence[int]) -> None:
         """Plan a round that comes next while a GPU is still busy with the present one."""
-        if self.clients.samples.x.device.type != "cuda" or not len(ids):
+        if not len(ids):
             return
         parts = self._parts(seed, round, ids)
         if self.kind == "stack" and len(parts) == 1:

@@ -18,10 +18,12 @@ from torch import Tensor
 from fedbraid.core.augment import PREFIX
 from fedbraid.core.batch import Batch
 from fedbraid.core.local import Batches, LocalJob, State, Tally, Work
+from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree
 from fedbraid.core.vector import Layout
 from fedbraid.engines.cpu import usable_cores
+from fedbraid.engines.kernels.pool import for_loops
 from fedbraid.engines.samples import Clients
 from fedbraid.models.outputs import Outputs
 
@@ -45,10 +47,16 @@ class _ChannelsLast(Layout):
         return {name: channels_last(t) if t.dim() == 4 else t for name, t in super().views(vector).items()}
 
 
+def _for_a_cpu(model: Model, cap: float) -> Model:
+    layout = _ChannelsLast(model.layout.names, model.layout.shapes)
+    training, evaluating = (for_loops(m, cap) for m in (model.training, model.evaluating))
+    return replace(model, training=training, evaluating=evaluating, layout=layout)
+
+
 class Loop:
     """Runs the local job for one client at a time."""
 
-    def __init__(self, job: LocalJob, clients: Clients, workers: int = 0) -> None:
+    def __init__(self, job: LocalJob, clients: Clients, workers: int, cap: float) -> None:
         self.clients = clients
         self.device = clients.samples.x.device
         cores = workers or usable_cores()
@@ -57,8 +65,7 @@ class Loop:
         self.jobs: SimpleQueue[LocalJob] = SimpleQueue()
         for _ in range(self.workers):
             model = job.model.to(clients.samples.dtype, self.device)
-            if self.device.type == "cpu":
-                model = replace(model, layout=_ChannelsLast(model.layout.names, model.layout.shapes))
+            model = _for_a_cpu(model, cap) if self.device.type == "cpu" else model
             self.jobs.put(replace(job, model=model, tally=Tally()))
 
     def train(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import numpy as np
 import torch
@@ -26,9 +27,8 @@ class Machine:
         self._train.restype = None
         self._train.argtypes = [ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4]
         self._blas = _blas("sgemm_"), _blas("dgemm_")
-        self._scratch: SimpleQueue[Tensor] = SimpleQueue()
-        for _ in range(workers):  # torch aligns memory, so that results do not depend on whose it was
-            self._scratch.put(torch.empty(max(scratch, 1), dtype=torch.uint8))
+        # torch aligns memory, so that results do not depend on whose it was
+        self._scratch = [torch.empty(max(scratch, 1), dtype=torch.uint8) for _ in range(workers)]
         self._threads = ThreadPoolExecutor(workers, "fedbraid", initializer=lambda: torch.set_num_threads(1))
 
     def __call__(self, start: int, stops: NDArray[np.int64], pointers: NDArray[np.int64]) -> None:
@@ -36,14 +36,18 @@ class Machine:
 
         Whoever calls holds the memory until this returns.
         """
-        row = pointers.strides[0]
+        first, row = pointers.ctypes.data, pointers.strides[0]
+        waiting: SimpleQueue[int] = SimpleQueue()
+        for k in range(len(stops)):
+            waiting.put(k)
 
-        def one(k: int) -> None:
-            scratch = self._scratch.get()
-            self._train(start, int(stops[k]), pointers.ctypes.data + k * row, scratch.data_ptr(), *self._blas)
-            self._scratch.put(scratch)
+        def some(scratch: Tensor) -> None:
+            with suppress(Empty):
+                while True:
+                    k = waiting.get_nowait()
+                    self._train(start, int(stops[k]), first + k * row, scratch.data_ptr(), *self._blas)
 
-        for _ in self._threads.map(one, range(len(stops))):
+        for _ in self._threads.map(some, self._scratch):
             pass
 
 

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from fedbraid.core.plan import Plan
 
+Times = slice | NDArray[np.int64]
+"""Of one client's steps, in the time of its stack."""
+
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
@@ -60,8 +63,7 @@ def longest_first(plans: Sequence[Plan]) -> NDArray[np.int64]:
 
 def make_schedule(plans: Sequence[Plan], *, align_epochs: bool) -> Schedule:
     """Plans of a stack (longest first) side by side. Aligned, all clients begin each local epoch together."""
-    times = _aligned(plans) if align_epochs else [np.arange(len(plan)) for plan in plans]
-    length = max(int(t[-1]) + 1 if len(t) else 0 for t in times)
+    times, length = _aligned(plans) if align_epochs else _from_the_start(plans)
     clients, width = len(plans), plans[0].positions.shape[1]
     positions = np.zeros((clients, length, width), dtype=np.int64)
     counts = np.zeros((clients, length), dtype=np.int64)
@@ -76,14 +78,19 @@ def make_schedule(plans: Sequence[Plan], *, align_epochs: bool) -> Schedule:
     return Schedule(positions, counts, draws, active, new_epoch)
 
 
-def _aligned(plans: Sequence[Plan]) -> list[NDArray[np.int64]]:
-    """For each client, the stack time of each of its steps when epochs begin together."""
+def _from_the_start(plans: Sequence[Plan]) -> tuple[list[Times], int]:
+    """For each client, the stack times of its steps when all begin at once; the length of the longest."""
+    return [slice(len(plan)) for plan in plans], max(len(plan) for plan in plans)
+
+
+def _aligned(plans: Sequence[Plan]) -> tuple[list[Times], int]:
+    """For each client, the stack time of each of its steps when epochs begin together; the length of all."""
     epochs = [np.cumsum(plan.first) - 1 for plan in plans]  # which epoch each step belongs to
     number = max(int(e[-1]) + 1 for e in epochs)
     steps = np.stack([np.bincount(e, minlength=number) for e in epochs])  # [K, epochs]
     begins = np.concatenate([[0], np.cumsum(steps.max(axis=0))])
     within = [np.arange(len(e)) - np.concatenate([[0], np.cumsum(n)])[e] for e, n in zip(epochs, steps, strict=True)]
-    return [begins[e] + w for e, w in zip(epochs, within, strict=True)]
+    return [begins[e] + w for e, w in zip(epochs, within, strict=True)], int(begins[-1])
 
 
 def rung(clients: int, capacity: int) -> int:

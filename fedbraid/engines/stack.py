@@ -268,7 +268,7 @@ class Stack:
         cohort = np.concatenate([[0], np.cumsum(self.clients.sizes[list(ids)])])[:-1]
         positions = to_device(schedule.positions, self.device)
         plan: State = {
-            "index": self.clients.order[positions + to_device(starts, self.device)[:, None, None]],
+            "index": picked(self.clients.order, positions + to_device(starts, self.device)[:, None, None]),
             "counts": to_device(schedule.counts, self.device),
             "rows": positions + to_device(cohort, self.device)[:, None, None],
             "draws": {k: to_device(v, self.device, self.clients.samples.dtype) for k, v in schedule.draws.items()},

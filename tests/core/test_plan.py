@@ -11,6 +11,7 @@ from made_up_strands import Mix
 
 from fedbraid.core.chain import Chain
 from fedbraid.core.plan import LocalWork, make_plan
+from fedbraid.core.random import stream
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 
@@ -133,3 +134,12 @@ def test_plans_differ_between_seeds_rounds_and_clients():
 def test_impossible_work_is_refused(wrong):
     with pytest.raises(UserError, match=r"local"):
         LocalWork(**wrong)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 300])
+def test_each_epoch_is_one_more_permutation_of_the_clients_stream(size):
+    """The draws are part of what a seed means: they must not change with how they are made."""
+    plan = make_plan(Chain(), LocalWork(batch=8, epochs=3), size, 8, seed=5, round=2, client=4)
+    rng = stream(5, "local", round=2, client=4)
+    drawn = [int(p) for t, n in enumerate(plan.counts) for p in plan.positions[t, :n]]
+    assert drawn == [int(p) for _ in range(3) for p in rng.permutation(size)]
