@@ -204,7 +204,7 @@ def bench(
     from fedbraid import benchmark
     from fedbraid.experiment import device_of
 
-    where = device_of(device or "cpu").type
+    where = str(device_of(device or "cpu"))
     rows = benchmark.measure(
         benchmark.works(where, quick=quick),
         device=where,

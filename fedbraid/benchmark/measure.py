@@ -101,7 +101,7 @@ def _timed(
     first = {name: WARM if process is ours else 1 for name, process in processes.items()}
     for number in range(WARM + repeats):
         for name, process in processes.items():
-            enough = len(times[name]) >= AT_LEAST and spent[name] > LONG[device]
+            enough = len(times[name]) >= AT_LEAST and spent[name] > LONG[device.partition(":")[0]]
             if enough or number < WARM - first[name]:
                 continue
             seconds, samples = _ask(process, "round", name, number)
