@@ -42,6 +42,8 @@ WARM_UP = 2
 """Rounds before the first that counts."""
 VISIT = 0.5
 """Seconds that a visit takes at least: several rounds, where they are short. The median of them counts."""
+BURST = {"cpu": 1, "cuda": 20}
+"""Rounds that are timed as one: a host may be working on the next before a GPU has ended the last."""
 TRIES = 5
 """Visits for one sample, where the machine is busy."""
 ANY = 1e9
@@ -199,10 +201,11 @@ def start(one: Ready, file: Path, settings: Settings, *more: str) -> Running:
 def measure(
     part: work.Work, ready: Sequence[Ready], settings: Settings, peak: float | None, left_out: list[LeftOut]
 ) -> list[Row]:
-    made = work.federation(part, WARM_UP + settings.repeats)
-    counted = range(WARM_UP, WARM_UP + settings.repeats)
+    burst = BURST[settings.device]
+    made = work.federation(part, WARM_UP + settings.repeats * burst)
+    counted = range(WARM_UP, WARM_UP + settings.repeats * burst, burst)
     flops = work.flops_per_sample(made)
-    a_round = mean(made.samples_of(number) for number in counted)
+    a_round = mean(made.samples_of(number) for number in range(WARM_UP, len(made.cohorts)))
     print(f"\n{part.name}: {a_round:,.0f} samples and {flops * a_round / 1e9:.1f} GFLOP a round", flush=True)
     running: dict[str, Running] = {}
     started: dict[str, float] = {}
@@ -221,17 +224,16 @@ def measure(
                 began = perf_counter()
                 try:
                     running[name] = start(one, file, settings)
-                    running[name].round(0)
+                    running[name].rounds(0)
                     started[name] = perf_counter() - began
-                    for number in range(1, WARM_UP):
-                        running[name].round(number)
+                    running[name].rounds(1, WARM_UP - 1)
                     running[name].pause()
                     times[name] = []
                 except Failed as reason:
                     give_up(name, reason)
             order = random.Random(0)
             for number in counted:
-                print(f"  turn {number - WARM_UP + 1} of {settings.repeats}", file=sys.stderr, flush=True)
+                print(f"  turn {(number - WARM_UP) // burst + 1} of {settings.repeats}", file=sys.stderr, flush=True)
                 for name in order.sample(list(running), len(running)):
                     try:
                         took = sample(running[name], number, settings)
@@ -239,7 +241,7 @@ def measure(
                         give_up(name, reason)
                         continue
                     if took is not None:
-                        times[name].append(took / made.samples_of(number))
+                        times[name].append(took / sum(map(made.samples_of, range(number, number + burst))))
             sizes = {name: one.memory() for name, one in running.items()}
         finally:
             for one in running.values():
@@ -254,7 +256,7 @@ def measure(
 
 
 def sample(running: Running, number: int, settings: Settings) -> float | None:
-    """Seconds of a round; None where others never left the machine alone."""
+    """Seconds of a burst of rounds; None where others never left the machine alone."""
     tries = 10**6 if settings.patient else TRIES
     for _ in range(tries):
         if settings.patient:
@@ -262,9 +264,9 @@ def sample(running: Running, number: int, settings: Settings) -> float | None:
         running.resume()
         pids = running.pids()
         before = machine.Moment.now(pids)
-        took = [running.round(number)]
+        took = [running.rounds(number, BURST[settings.device])]
         while sum(took) < VISIT and not settings.small:
-            took.append(running.round(number))
+            took.append(running.rounds(number, BURST[settings.device]))
         others = before.others_until(machine.Moment.now(pids))
         running.pause()
         if others <= settings.busy:
@@ -366,7 +368,7 @@ def check(part: work.Work, ready: Sequence[Ready], settings: Settings, left_out:
 def model_after_a_round(one: Ready, file: Path, folder: Path, settings: Settings) -> list[torch.Tensor]:
     running = start(one, file, settings, "--in-order")
     try:
-        running.round(0)
+        running.rounds(0)
         path = folder / f"{one.contender.name}.npz"
         running.save(path)
         with np.load(path) as saved:

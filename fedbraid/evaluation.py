@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from fedbraid.core.model import Model
 from fedbraid.core.task import task_loss
 from fedbraid.data.dataset import Partition
 from fedbraid.engines.samples import Samples
+from fedbraid.engines.transfer import Reading
 
 BATCH, LARGE = 1024, 4096
 """Test samples that are looked at together, on a CPU and on a GPU."""
@@ -20,12 +21,16 @@ NUMBERS = 2**24
 """Numbers in such a batch at most, on a GPU: large images go in smaller ones."""
 
 
-@torch.no_grad()
-def evaluate(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> tuple[dict[str, Any], np.ndarray]:
-    """Accuracy, loss and per-class accuracy on a test set, and which of its samples were right.
+Scores = Callable[[], tuple[dict[str, Any], np.ndarray]]
+"""Waits for a GPU, and gives accuracy, loss and per-class accuracy on a test set, and which samples were right.
 
-    Classes without test samples have accuracy None. A regression has a loss only.
-    """
+Classes without test samples have accuracy None. A regression has a loss only.
+"""
+
+
+@torch.no_grad()
+def evaluate(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> Scores:
+    """Starts an evaluation; calling what is returned ends it."""
     losses, right = test.x.new_zeros((), dtype=test.dtype), []
     for index in torch.split(torch.arange(len(test), device=test.x.device), _batch(test)):
         batch = test.batch(index, torch.ones(len(index), dtype=test.dtype, device=index.device))
@@ -33,15 +38,20 @@ def evaluate(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> tuple[d
         losses = losses + task_loss("classification" if test.classes else "regression", logits, batch) * len(index)
         if test.classes:
             right.append(logits.argmax(-1) == test.y[index])
-    metrics: dict[str, Any] = {"accuracy": None, "loss": float(losses / len(test)), "per_class": None}
-    if not test.classes:
-        return metrics, np.zeros(0)
-    correct, labels = torch.cat(right).cpu().numpy(), test.y.cpu().numpy()
-    total = np.bincount(labels, minlength=test.classes)
-    hits = np.bincount(labels, weights=correct, minlength=test.classes)
-    metrics["accuracy"] = float(correct.mean())
-    metrics["per_class"] = [float(h / n) if n else None for h, n in zip(hits, total, strict=True)]
-    return metrics, correct
+    loss, found = Reading(losses / len(test)), Reading(torch.cat(right)) if right else None
+
+    def scores() -> tuple[dict[str, Any], np.ndarray]:
+        metrics: dict[str, Any] = {"accuracy": None, "loss": float(loss.numpy()), "per_class": None}
+        if found is None:
+            return metrics, np.zeros(0)
+        correct = found.numpy()
+        total = np.bincount(test.labels, minlength=test.classes)
+        hits = np.bincount(test.labels, weights=correct, minlength=test.classes)
+        metrics["accuracy"] = float(correct.mean())
+        metrics["per_class"] = [float(h / n) if n else None for h, n in zip(hits, total, strict=True)]
+        return metrics, correct
+
+    return scores
 
 
 def _batch(test: Samples) -> int:

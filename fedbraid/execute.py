@@ -18,7 +18,7 @@ from fedbraid.registry import Entry
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
 from fedbraid.runs import RunDirectory
-from fedbraid.together import Together, fit
+from fedbraid.together import Lines, Together, fit
 
 log = logging.getLogger("fedbraid")
 
@@ -53,9 +53,13 @@ def execute(
             for recording in group.values():
                 recording.open()
             lock_step = Together([r.experiment for r in group.values()])
-            while lock_step.going:
-                for place, line in lock_step.advance().items():
-                    list(group.values())[place].note(line, on_round)
+            recordings, unread = list(group.values()), list[Lines]()
+            while going := lock_step.going:
+                unread.append(lock_step.launch())
+                ahead = lock_step.runs_ahead and not any(recordings[place].is_due for place in going)
+                while len(unread) > ahead:
+                    for place, line in unread.pop(0)().items():
+                        recordings[place].note(line, on_round)
             done |= {place: recording.result() for place, recording in group.items()}
     return [done[place] for place in range(len(requests))]
 
@@ -127,15 +131,20 @@ class Recording:
     def note(self, line: dict[str, Any], on_round: OnRound | None) -> None:
         """A round is over."""
         self.rounds.append(line)
-        over = self.experiment.finished
+        is_latest = line["round"] == self.experiment.server.round
         if self.directory:
             self.directory.append(line)
-            if over or self.experiment.server.round % self.config.save.every == 0:
+            if is_latest and self.is_due:
                 self.directory.save(self.experiment)
         if on_round:
             on_round(line, self.config)
-        if over and self.directory:
+        if is_latest and self.experiment.finished and self.directory:
             self.directory.finish(self.experiment, self.summary())
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the state after the latest round is to be saved."""
+        return self.experiment.finished or self.experiment.server.round % self.config.save.every == 0
 
     def summary(self) -> dict[str, Any]:
         summary = summarise(self.rounds, self.config.evaluate.target or None)

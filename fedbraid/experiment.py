@@ -34,7 +34,7 @@ from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.memory import free_memory
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
-from fedbraid.engines.transfer import to_device
+from fedbraid.engines.transfer import Reading, to_device
 from fedbraid.errors import UserError
 from fedbraid.evaluation import by_group, evaluate, per_client
 from fedbraid.store import ClientStore
@@ -59,17 +59,19 @@ class Given:
     data_dir: Path | None = None
 
 
-Training = Generator[Job, Stacked, dict[str, Any]]
-"""A round without its evaluation: yields jobs for clients, receives their replies, returns the log's line."""
+Line = Callable[[], dict[str, Any]]
+"""What a round's line of the log says. Reading it waits for a GPU, which may be a round behind."""
+Training = Generator[Job, Stacked, Line]
+"""A round without its evaluation: yields jobs for clients, receives their replies."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Where a round stands: at a job for its clients, or (None) at its end, with a record."""
+    """Where a round stands: at a job for its clients, or (None) at its end, with a line for the log."""
 
     training: Training
     job: Job | None
-    record: dict[str, Any]
+    line: Line
 
     def next(self, replies: Stacked) -> Step:
         return _step(self.training, lambda: self.training.send(replies))
@@ -81,14 +83,14 @@ def first_step(training: Training) -> Step:
 
 def _step(training: Training, go: Callable[[], Job]) -> Step:
     try:
-        return Step(training, go(), {})
+        return Step(training, go(), dict)
     except StopIteration as done:
         return Step(training, None, done.value)
 
 
 @dataclass(eq=False)
 class Experiment:
-    """A federation between two rounds; `advance` runs the next one."""
+    """A federation between two rounds; `advance` runs the next one, `launch` does not wait for its end on a GPU."""
 
     config: Config
     dataset: Dataset
@@ -102,7 +104,8 @@ class Experiment:
     engine: Local
     store: ClientStore
     server: Server
-    finite: bool = True  # whether the model was finite after the last round
+    finite: bool = True  # whether the model was finite after the round that was read last
+    read_at: float = 0.0  # when that was
 
     @property
     def finished(self) -> bool:
@@ -123,6 +126,10 @@ class Experiment:
 
     def advance(self) -> dict[str, Any]:
         """One round; returns its line of the log."""
+        return self.launch()()
+
+    def launch(self) -> Line:
+        """One round, or at least its start: a GPU may still be busy with it. Lines are to be read in their order."""
         began = time.perf_counter()
         with self.threads():
             step = first_step(self.training())
@@ -131,8 +138,14 @@ class Experiment:
                 if step.job.kind == "train" and (coming := self.coming()):
                     self.engine.prepare(*coming)
                 step = step.next(replies)
-        record = step.record | self.evaluated()
-        return record | {"seconds": time.perf_counter() - began}
+        scores = self.evaluated()
+
+        def line() -> dict[str, Any]:
+            record = step.line() | scores()
+            before, self.read_at = max(began, self.read_at), time.perf_counter()
+            return record | {"seconds": self.read_at - before}
+
+        return line
 
     def threads(self) -> AbstractContextManager[None]:
         """How many threads there are while clients train."""
@@ -156,25 +169,35 @@ class Experiment:
             except StopIteration as done:
                 self.server = done.value
                 break
-        losses = samples = 0.0
-        finite = bool(self.server.w.isfinite().all())
-        if replies is not None:
-            losses, samples = torch.stack([replies.each(key).sum() for key in FOR_THE_LOG]).tolist()
-            finite = finite and math.isfinite(losses)
-        if self.finite and not finite:
-            log.warning("round %d: the model is no longer finite; try a smaller optimizer.lr", self.server.round)
-        self.finite = finite
-        return {
-            "round": self.server.round,
-            "clients": len(cohort),
-            "lost": len(cohort) - len(arriving),
-            "finite": finite,
-            "train_loss": losses / samples if samples else None,
-            "bytes_down": down,
-            "bytes_up": up,
-            "forward_samples": work.forward,
-            "backward_samples": work.backward,
-        }
+        w, place = self.server.w, self.server.round
+        sums = [replies.each(key).sum() for key in FOR_THE_LOG] if replies is not None else [w.new_zeros(())] * 2
+        totals = Reading(torch.stack([w.isfinite().all().to(w.dtype), *sums]))
+
+        def line() -> dict[str, Any]:
+            intact, losses, samples = totals.numpy().tolist()
+            finite = bool(intact) and math.isfinite(losses)
+            if self.finite and not finite:
+                log.warning("round %d: the model is no longer finite; try a smaller optimizer.lr", place)
+            self.finite = finite
+            return {
+                "round": place,
+                "clients": len(cohort),
+                "lost": len(cohort) - len(arriving),
+                "finite": finite,
+                "train_loss": losses / samples if samples else None,
+                "bytes_down": down,
+                "bytes_up": up,
+                "forward_samples": work.forward,
+                "backward_samples": work.backward,
+            }
+
+        return line
+
+    @cached_property
+    def label_counts(self) -> np.ndarray:
+        """[clients, classes] on the host."""
+        counts: np.ndarray = self.clients.label_counts.cpu().numpy()
+        return counts
 
     def deployed(self) -> tuple[Tensor, Tensor]:
         """The model that is evaluated: its parameters and buffers."""
@@ -218,18 +241,23 @@ class Experiment:
         sizes = to_device(self.clients.sizes[ids].astype(np.float64), w.device, w.dtype)
         return Cohort(ids, sizes, self.clients.label_counts[to_device(ids, w.device)])
 
-    def evaluated(self) -> dict[str, Any]:
+    def evaluated(self) -> Line:
         """The round's evaluation, or None for each of its parts where it is not due."""
         if self.server.round % self.config.evaluate.every and not self.finished:
-            return {"accuracy": None, "loss": None, "per_class": None}
-        metrics, correct = evaluate(self.model, *self.deployed(), self.test)
-        if self.config.evaluate.per_client and metrics["per_class"] is not None:
-            counts = self.clients.label_counts.cpu().numpy()
-            metrics["client_accuracy"] = per_client(metrics["per_class"], correct, self.partition, counts)
-        if self.config.evaluate.groups and metrics["per_class"] is not None:
-            held = self.clients.label_counts.sum(0).cpu().numpy()
-            metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(held))
-        return metrics
+            return lambda: {"accuracy": None, "loss": None, "per_class": None}
+        scores = evaluate(self.model, *self.deployed(), self.test)
+
+        def line() -> dict[str, Any]:
+            metrics, correct = scores()
+            if self.config.evaluate.per_client and metrics["per_class"] is not None:
+                metrics["client_accuracy"] = per_client(
+                    metrics["per_class"], correct, self.partition, self.label_counts
+                )
+            if self.config.evaluate.groups and metrics["per_class"] is not None:
+                metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(self.label_counts.sum(0)))
+            return metrics
+
+        return line
 
 
 def _arrived(job: Job, arriving: np.ndarray) -> Generator[Job, Stacked, Stacked | None]:

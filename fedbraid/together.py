@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 from fedbraid.core.tree import nbytes
 from fedbraid.engines.joint import Joint
 from fedbraid.engines.memory import free_memory
 from fedbraid.experiment import Experiment, first_step
 
-T = TypeVar("T")
+Lines = Callable[[], dict[int, dict[str, Any]]]
+"""Lines of several logs; reading them waits for a GPU, which may be a round behind."""
 
 SHARE = 0.5
 """How much of the free memory runs that go together may come to hold beside a stack."""
@@ -26,10 +27,16 @@ class Together:
 
     def __init__(self, experiments: Sequence[Experiment]) -> None:
         self.experiments = experiments
+        self.read_at = 0.0  # when the last lines were read
 
     @cached_property
     def joint(self) -> Joint:
         return Joint([e.engine for e in self.experiments])
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the next round can be started before the last one's lines are read."""
+        return self.experiments[0].server.w.device.type == "cuda"
 
     @property
     def going(self) -> list[int]:
@@ -37,37 +44,41 @@ class Together:
         return [k for k, e in enumerate(self.experiments) if not e.finished]
 
     def advance(self) -> dict[int, dict[str, Any]]:
-        """One round of every run that is not finished: the lines of their logs, by place.
+        """One round of every run that is not finished: the lines of their logs, by place."""
+        return self.launch()()
 
-        A line's seconds are those that the run took alone, and its share of the stack's by samples.
+    def launch(self) -> Lines:
+        """The same, or at least its start: a GPU may still be busy with it.
+
+        The seconds of the round go to the runs by the samples that each of them saw.
         """
         going = self.going
         if len(going) == 1:
-            return {k: self.experiments[k].advance() for k in going}
-        seconds = dict.fromkeys(going, 0.0)
-
-        def timed(run: int, f: Callable[..., T], *args: Any) -> T:
-            began = perf_counter()
-            result = f(*args)
-            seconds[run] += perf_counter() - began
-            return result
-
+            (k,) = going
+            line = self.experiments[k].launch()
+            return lambda: {k: line()}
+        began = perf_counter()
+        work = dict.fromkeys(going, 1)
         with self.experiments[0].threads():
-            steps = {k: timed(k, first_step, self.experiments[k].training()) for k in going}
+            steps = {k: first_step(self.experiments[k].training()) for k in going}
             while asked := {k: step.job for k, step in steps.items() if step.job is not None}:
                 probing = {k: job for k, job in asked.items() if job.kind == "probe"}
-                began = perf_counter()
                 replies = self.joint.run(probing or asked)  # then everybody trains at once
                 for k in () if probing else replies:
                     if coming := self.experiments[k].coming():
                         self.joint.prepare(k, *coming)
-                took = perf_counter() - began
-                work = {k: 1 + reply.work.forward + reply.work.backward for k, reply in replies.items()}
                 for k, reply in replies.items():
-                    seconds[k] += took * work[k] / sum(work.values())
-                    steps[k] = timed(k, steps[k].next, reply)
-        lines = {k: steps[k].record | timed(k, self.experiments[k].evaluated) for k in going}
-        return {k: line | {"seconds": seconds[k]} for k, line in lines.items()}
+                    work[k] += reply.work.forward + reply.work.backward
+                    steps[k] = steps[k].next(reply)
+        scores = {k: self.experiments[k].evaluated() for k in going}
+
+        def lines() -> dict[int, dict[str, Any]]:
+            read = {k: steps[k].line() | scores[k]() for k in going}
+            before, self.read_at = max(began, self.read_at), perf_counter()
+            each = (self.read_at - before) / sum(work.values())
+            return {k: line | {"seconds": each * work[k]} for k, line in read.items()}
+
+        return lines
 
 
 def fit(experiments: Sequence[Experiment]) -> bool:

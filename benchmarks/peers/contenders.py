@@ -115,9 +115,9 @@ class Running:
             self.close()
             raise
 
-    def round(self, number: int) -> float:
-        """Seconds."""
-        self._say(f"round {number}")
+    def rounds(self, first: int, several: int = 1) -> float:
+        """Seconds of so many rounds, one after the other."""
+        self._say(f"rounds {first} {several}")
         return float(self._answer())
 
     def save(self, path: Path) -> None:

@@ -1,7 +1,7 @@
 """How a worker and the driver talk: lines on standard input and output.
 
-The driver writes `round N` and gets back the seconds that round took, or `save PATH` and gets the model's parameters
-in a file. A worker takes the rounds from a generator, so that a package with a loop of its own can ask for the next
+The driver writes `rounds N M` and gets back the seconds that M rounds took from the N-th on, or `save PATH` and gets the
+model's parameters in a file. A worker takes the rounds from a generator, so that a package with a loop of its own can ask for the next
 round from inside it.
 """
 
@@ -72,7 +72,8 @@ class Wire:
             for follower in self.followers:
                 follower.write(line)
                 follower.flush()
-            yield int(argument)
+            first, several = map(int, argument.split())
+            yield from range(first, first + several)
             self.wait()
             self.say(repr(perf_counter() - began))
 

@@ -29,8 +29,10 @@ Who = Literal["usual loop", "single model", "fedbraid"]
 USUAL: Who = "usual loop"
 LIMIT: Who = "single model"
 WARM = 5
-"""Rounds of an engine that are not counted; the others have nothing to prepare and do one."""
+"""Bursts of an engine that are not counted; the others have nothing to prepare and do one."""
 AT_LEAST = 3
+BURST = {"cpu": 1, "cuda": 3}
+"""Rounds that are timed as one: a host may be working on the next before a GPU has ended the last."""
 LONG = {"cpu": 30.0, "cuda": 5.0}
 """A contender that has taken so long, in seconds, is not asked again once it has been asked at least so often."""
 
@@ -60,13 +62,7 @@ def measure(
         rate = _ask(ours, "rate")
         for work in todo:
             note(f"{work.name}: {work.about} …")
-            also: list[tuple[str, dict[str, Any]]]
-            also = (
-                [("compiled", {}), ("stack", {}), ("loop", {})]
-                if device == "cpu"
-                else [("auto", {"precision": "medium"})]
-            )
-            also += [("auto", {"evaluated": True})] if evaluated else []
+            also = ALSO[kind_of(device)] + ([("auto", {"evaluated": True})] if evaluated else [])
             rows += _rows(work, _timed(work, usual, limit, ours, also, repeats, device), rate)
     return rows
 
@@ -99,12 +95,13 @@ def _timed(
     times: Times = {name: [] for name in processes}
     spent = dict.fromkeys(processes, 0.0)
     first = {name: WARM if process is ours else 1 for name, process in processes.items()}
+    several = BURST[kind_of(device)]
     for number in range(WARM + repeats):
         for name, process in processes.items():
-            enough = len(times[name]) >= AT_LEAST and spent[name] > LONG[device.partition(":")[0]]
+            enough = len(times[name]) >= AT_LEAST and spent[name] > LONG[kind_of(device)]
             if enough or number < WARM - first[name]:
                 continue
-            seconds, samples = _ask(process, "round", name, number)
+            seconds, samples = _ask(process, "rounds", name, number * several, several)
             if number >= WARM:  # the rounds before make programs and warm caches
                 times[name].append(seconds / samples)
                 spent[name] += seconds
@@ -132,6 +129,11 @@ def _rows(work: Work, timed: tuple[str, Times], rate: float) -> Iterator[Row]:
             flops / middle,
             flops / middle / rate,
         )
+
+
+def kind_of(device: str) -> str:
+    """cuda of cuda:1."""
+    return device.partition(":")[0]
 
 
 # --- processes
@@ -182,11 +184,11 @@ def _answer(question: str, details: list[Any], who: Who, device: str, rounds: di
         return matmul_rate(device)
     if question == "prepare":
         return _prepare(who, device, rounds, *details)
-    if question == "round":
-        name, number = details
+    if question == "rounds":
+        name, first, several = details
         wait_for(device)
         began = perf_counter()
-        samples = rounds[name](number)
+        samples = sum(rounds[name](number) for number in range(first, first + several))
         wait_for(device)
         return perf_counter() - began, samples
     rounds.clear()

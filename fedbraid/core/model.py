@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,7 @@ class Model:
     layout: Layout
     buffers: Layout
     frozen: Tensor | None = None  # [D] True for parameters that travel but are not trained (requires_grad=False)
+    parts: Callable[[Layout, Tensor], dict[str, Tensor]] = Layout.views  # how a vector is taken apart for training
 
     @staticmethod
     def of(module: nn.Module) -> Model:
@@ -61,9 +63,9 @@ class Model:
     def learn(self, w: Tensor, buffers: Tensor, x: Tensor) -> tuple[Outputs, Tensor]:
         """Outputs in training mode, and the buffers afterwards."""
         if not self.buffers.names:
-            return outputs(functional_call(self.training, self.layout.views(w), (x,))), buffers
+            return outputs(functional_call(self.training, self.parts(self.layout, w), (x,))), buffers
         running = {name: b.clone() for name, b in self.buffers.views(buffers).items()}
-        out = outputs(functional_call(self.training, self.layout.views(w) | running, (x,)))
+        out = outputs(functional_call(self.training, self.parts(self.layout, w) | running, (x,)))
         return out, self.buffers.flatten(running)
 
 

@@ -58,6 +58,12 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """`y` on the host."""
+        labels: np.ndarray = self.y.cpu().numpy()
+        return labels
+
     def inputs(self, index: Tensor) -> Tensor:
         """The samples at `index`, of any shape, as the network takes them."""
         x = picked(self.x, index)

@@ -27,6 +27,7 @@ from fedbraid.core.plan import Plan
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
 from fedbraid.engines.kernels.layers import for_stacks
+from fedbraid.engines.kernels.room import Room
 from fedbraid.engines.precision import Precision
 from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.schedule import Schedule, Stretch, make_schedule, rung
@@ -319,8 +320,9 @@ def _with_kernels(model: Model, clients: Clients, precision: Precision) -> Model
     samples = clients.samples
     if samples.x.device.type != "cuda" or samples.dtype != torch.float32 or find_spec("triton") is None:
         return model
-    training, evaluating = (for_stacks(m, precision == "high") for m in (model.training, model.evaluating))
-    return replace(model, training=training, evaluating=evaluating)
+    fine, room = precision == "high", Room()
+    training, evaluating = for_stacks(model.training, fine, room), for_stacks(model.evaluating, fine)
+    return replace(model, training=training, evaluating=evaluating, parts=room.views)
 
 
 def as_tables(cached: Mapping[str, Outputs] | None) -> State:

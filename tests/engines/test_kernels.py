@@ -8,11 +8,20 @@ import torch
 from helpers import advanced, federation, toy
 from torch import nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import conv2d, group_norm, max_pool2d, relu
+from torch.nn.functional import conv2d, group_norm, linear, max_pool2d, relu
 
 from fedbraid.engines.kernels.conv import Kind
-from fedbraid.engines.kernels.layers import ClientConv, ClientNorm, StackConv2d, StackGroupNorm, for_stacks
+from fedbraid.engines.kernels.layers import (
+    ClientConv,
+    ClientLinear,
+    ClientNorm,
+    StackConv2d,
+    StackGroupNorm,
+    StackLinear,
+    for_stacks,
+)
 from fedbraid.engines.kernels.norm import Groups
+from fedbraid.engines.kernels.room import Home
 from fedbraid.models import build
 from fedbraid.models.convolutional import PooledConv2d
 
@@ -90,6 +99,18 @@ def test_norms_of_other_than_images_stay_with_the_library():
     assert torch.equal(for_stacks(network)(x), network(x))
 
 
+@pytest.mark.parametrize(("name", "layers"), [("lenet", 3), ("mlp", 2), ("resnet18", 1)])
+def test_all_fully_connected_layers_of_our_networks_take_them(name, layers):
+    fast = for_stacks(build(name, (3, 32, 32), 10))
+    assert sum(isinstance(layer, StackLinear) for layer in fast.modules()) == layers
+
+
+def test_layers_that_get_more_than_batches_stay_with_the_library():
+    network = nn.Linear(4, 3)
+    x = torch.randn(5, 2, 4)
+    assert torch.equal(for_stacks(network)(x), network(x))
+
+
 @pytest.mark.parametrize(("name", "layers", "joined"), [("tiny-cnn", 3, 0), ("resnet20", 19, 10), ("resnet18", 20, 9)])
 def test_all_norms_of_our_networks_take_them(name, layers, joined):
     norms = [layer for layer in for_stacks(build(name, (3, 32, 32), 10)).modules() if isinstance(layer, StackGroupNorm)]
@@ -150,7 +171,7 @@ def slopes(f, inputs, t):
 
 
 def ours(kind):
-    return lambda *a: ClientConv.apply(*(a if len(a) == 3 else (*a, None)), kind)[0]
+    return lambda *a: ClientConv.apply(*(a if len(a) == 3 else (*a, None)), kind, Home())[0]
 
 
 def theirs(kind):
@@ -311,6 +332,68 @@ class TestNormsOnAGpu:
         alone = grad(lambda a: (ours(*a) * t[0]).sum())(tuple(a[0] for a in inputs))
         for got, want in zip(alone, runs[0], strict=True):
             assert far(got, want[0].double()) < 1e-6
+
+
+MATRICES = [  # clients, batch, in, out
+    (10, 64, 256, 120),
+    (10, 64, 120, 84),
+    (50, 10, 1251, 128),
+    (3, 50, 84, 10),
+    (2, 1, 3, 1),
+    (1, 130, 70, 200),
+]
+
+
+def fully(x, w, b, fine=True):
+    return ClientLinear.apply(x, w, b, fine, Home())
+
+
+@pytest.mark.parametrize("case", MATRICES, ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+class TestLinearOnAGpu:
+    pytestmark = on_a_gpu
+
+    def made(self, case, biased):
+        """Inputs, weights that are views of one vector for each client, which no library likes, and a gradient."""
+        clients, batch, into, outs = case
+        torch.manual_seed(0)
+        vector = torch.randn(clients, 3 + (into + 1) * outs, device=DEVICE)
+        w, b = vector[:, 3:-outs].view(clients, outs, into), vector[:, -outs:]
+        x, t = torch.randn(clients, batch, into, device=DEVICE), torch.randn(clients, batch, outs, device=DEVICE)
+        return (x, w / into**0.5, b) if biased else (x, w, None), t
+
+    def slopes(self, f, inputs, t):
+        wanted = tuple(a for a in inputs if a is not None)
+        return vmap(grad(lambda a, t: (f(*a, *[None] * (3 - len(a))) * t).sum()))(wanted, t)
+
+    def test_outputs_and_gradients(self, case, biased):
+        inputs, t = self.made(case, biased)
+        exact = tuple(None if a is None else a.double() for a in inputs)
+        dims = tuple(None if a is None else 0 for a in inputs)
+        assert far(vmap(fully, dims)(*inputs), vmap(linear, dims)(*exact)) < 1e-5
+        for got, want in zip(self.slopes(fully, inputs, t), self.slopes(linear, exact, t.double()), strict=True):
+            assert far(got, want) < 1e-5
+
+    def test_coarse_products_are_those_of_numbers_in_bfloat16(self, case, biased):
+        inputs, t = self.made(case, biased)
+
+        def exact(x, w, b):
+            return linear(rounded(x), rounded(w), b)
+
+        t = t.bfloat16().float()
+        double = tuple(None if a is None else a.double() for a in inputs)
+        for got, want in zip(
+            self.slopes(lambda *a: fully(*a, False), inputs, t), self.slopes(exact, double, t.double()), strict=True
+        ):
+            assert far(got, want) < 1e-5
+
+    def test_one_client_alone_and_the_same_bits_every_time(self, case, biased):
+        inputs, t = self.made(case, biased)
+        runs = [self.slopes(fully, inputs, t) for _ in range(2)]
+        assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
+        alone = fully(*(None if a is None else a[0] for a in inputs))
+        dims = tuple(None if a is None else 0 for a in inputs)
+        assert far(alone, vmap(fully, dims)(*inputs)[0].double()) < 1e-5
 
 
 @pytest.mark.parametrize("fine", [True, False])

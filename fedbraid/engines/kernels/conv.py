@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbraid.engines.kernels.tiles import PROGRAMS, power
+
 Pair = tuple[int, int]
 
 
@@ -76,9 +78,17 @@ def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind) -> tuple[Tensor,
 
 
 def gradients(
-    d: Tensor, w: Tensor, chosen: Tensor, numbers: Tensor, size: Pair, kind: Kind, wanted: bool, biased: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the inputs (where wanted), the weights and the biases (where there are any)."""
+    d: Tensor,
+    w: Tensor,
+    chosen: Tensor,
+    numbers: Tensor,
+    size: Pair,
+    kind: Kind,
+    wanted: bool,
+    slope: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
+    """Of the inputs (where wanted); those of the weights and, where there are any, the biases are written."""
     found = Halves(numbers)
     around = w.shape[3] - 1 - kind.padding
     whole = size[0] + w.shape[3] - 1, size[1] + w.shape[4] - 1
@@ -92,7 +102,8 @@ def gradients(
         lines = expanded(d, chosen, kind.fine) if kind.pooled else rows(d, kind.fine)
     scale = 2 if kind.pooled else 1
     sides = d.shape[1], d.shape[3] * scale, d.shape[4] * scale
-    return back, *weight_gradient(lines, found, w, sides, kind.stride, biased)
+    weight_gradient(lines, found, slope, bias, sides, kind.stride)
+    return back
 
 
 def input_gradient(slopes: Halves, w: Tensor, size: Pair, fine: bool) -> Tensor:
@@ -114,7 +125,7 @@ def patches(x: Tensor, kernel: Pair, size: Pair, kind: Kind, ones: bool) -> Halv
     lines, depth = batch * size[0] * size[1] * (4 if kind.pooled else 1), kernel[0] * kernel[1] * channels
     breadth = _breadth(depth, ones)
     made = Halves.empty(clients, kind.fine, lines, breadth, device=x.device)
-    bk = _power(breadth, 16, 1 << 30)
+    bk = power(breadth, 16, 1 << 30)
     bm = max(1, 4096 // bk)
     gather[(-(-lines // bm), clients)](
         x, made.high, made.low, lines, depth, breadth, channels, kernel[1], *size, height, width, kind.padding,
@@ -133,7 +144,7 @@ def images(x: Tensor, whole: Pair, around: int, stride: int, fine: bool, chosen:
 
     clients, batch, channels, height, width = x.shape
     made = Halves.empty(clients, fine, batch, *whole, channels, device=x.device)
-    pixels, bn = batch * whole[0] * whole[1], _power(channels, 16, 64)
+    pixels, bn = batch * whole[0] * whole[1], power(channels, 16, 64)
     bm = 2048 // bn
     programs.images[(-(-pixels // bm), -(-channels // bn), clients)](
         x, made.high if chosen is None else chosen, made.high, made.low,
@@ -153,7 +164,7 @@ def expanded(d: Tensor, chosen: Tensor, fine: bool) -> Halves:
     from fedbraid.engines.kernels.programs import expand
 
     clients, batch, outs, height, width = d.shape
-    windows, bn = batch * height * width, _power(outs, 16, 64)
+    windows, bn = batch * height * width, power(outs, 16, 64)
     made = Halves.empty(clients, fine, windows * 4, outs, device=d.device)
     bm = 1024 // bn
     expand[(-(-windows // bm), -(-outs // bn), clients)](
@@ -190,7 +201,7 @@ def product(
     lines, device = batch * size[0] * size[1] * (4 if kind.pooled else 1), weights.numbers.device
     y = torch.empty(clients, batch, *size, outs, dtype=torch.float32, device=device)
     chosen = torch.empty(y.shape if kind.pooled else (clients, 0), dtype=torch.int8, device=device)
-    bn = _power(outs, 16, 128)
+    bn = power(outs, 16, 128)
     # What was fastest on an H200: small tiles of long steps where patches are gathered on the way.
     bm, most = (128, 32) if found.gathered else (64, 64)
     bk = min(found.channels & -found.channels, most)
@@ -206,21 +217,23 @@ def product(
 
 
 def weight_gradient(
-    d: Halves, found: Halves, w: Tensor, sides: tuple[int, int, int], stride: int, biased: bool
-) -> tuple[Tensor, Tensor]:
+    d: Halves, found: Halves, slope: Tensor, bias: Tensor | None, sides: tuple[int, int, int], stride: int
+) -> None:
     """`d` times patches, summed over rows; `sides` are the batch and the sides of the convolution's outputs."""
     from fedbraid.engines.kernels import programs
 
-    clients, outs, channels, height, width = w.shape
+    clients, outs, channels, height, width = slope.shape
+    biased = bias is not None
     pixels, taps = sides[0] * sides[1] * sides[2], height * width
     breadth = _breadth(channels * taps, biased)
     depth = breadth if found.gathered else channels * taps
     bk = min(found.channels & -found.channels, 64)
-    bn, bm = _power(outs, 16, 64), 64
+    bn, bm = power(outs, 16, 64), 64
     blocks = -(-breadth // bk), -(-outs // bn)
+    # Sums over many rows are split into as many programs as keep the GPU busy, and added in a fixed order.
     splits = max(1, min(-(-pixels // (4 * bm)), PROGRAMS // (blocks[0] * blocks[1] * clients)))
     share = -(-pixels // (splits * bm)) * bm
-    parts = torch.empty(splits, clients, outs, breadth, dtype=torch.float32, device=w.device)
+    parts = torch.empty(splits, clients, outs, breadth, dtype=torch.float32, device=slope.device)
     client, sample, *inner = d.strides
     programs.weight_gradient[(*blocks, clients * splits)](
         found.high, found.low, d.high, d.low, parts,
@@ -230,25 +243,13 @@ def weight_gradient(
         GATHERED=found.gathered, SUMMED=biased and not found.gathered, FINE=found.fine,
         num_warps=4, num_stages=3,
     )  # fmt: skip
-    if splits == taps == 1 and breadth == channels:
-        return parts.reshape(w.shape), parts.new_empty(clients, 0)
-    slope = parts.new_empty(w.shape)
-    bias = parts.new_empty(clients, outs if biased else 0)
     block = 512
     programs.combine[(-(-outs * (channels * taps + biased) // block), clients)](
-        parts, slope, bias if biased else slope, outs, channels, taps, breadth, splits, BLOCK=block, BIASED=biased
-    )
-    return slope, bias
-
-
-PROGRAMS = 528
-"""Programs that keep a large GPU busy; sums over many rows are split into about so many, in a fixed order."""
+        parts, slope, slope if bias is None else bias, outs, channels, taps, breadth, splits,
+        slope.stride(0), 0 if bias is None else bias.stride(0), BLOCK=block, BIASED=biased,
+    )  # fmt: skip
 
 
 def _breadth(depth: int, bias: bool) -> int:
     """Of rows of `depth` numbers, and one for the bias: tensor cores take sixteen at a time."""
     return -(-(depth + bias) // 16) * 16
-
-
-def _power(number: int, least: int, most: int) -> int:
-    return min(most, max(least, 1 << (number - 1).bit_length()))

@@ -1,8 +1,9 @@
-"""Layers that stay fast when a stack gives every client weights of its own: convolutions, and GroupNorm.
+"""Layers that stay fast when a stack gives every client weights of its own.
 
-Libraries run such a stack as a grouped convolution, which on GPUs is several times slower than its arithmetic, and
-GroupNorm in pieces, between copies from one layout to another. These layers take the place of a network's own in the
-stack, and go to `conv.py` and `norm.py` under `torch.func.vmap`.
+Libraries run a stack's convolutions in groups, which on GPUs is several times slower than their arithmetic, its fully
+connected layers from rows that lie badly for them, and GroupNorm in pieces, between copies from one layout to another.
+These layers take the place of a network's own in the stack, and go to `conv.py`, `linear.py` and `norm.py` under
+`torch.func.vmap`. Gradients of weights are written where `room.py` says.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from fedbraid.engines.kernels import conv, norm
+from fedbraid.engines.kernels import conv, linear, norm
 from fedbraid.engines.kernels.conv import Kind, Pair
 from fedbraid.engines.kernels.norm import Groups
+from fedbraid.engines.kernels.room import Home, Room
 from fedbraid.models.convolutional import PooledConv2d
 
 Dims = tuple[int | None, ...]
@@ -29,9 +31,27 @@ class StackConv2d(nn.Conv2d):
     """A convolution by kernels of our own; it may stand for its pooling and ReLU too."""
 
     kind: Kind
+    name: str
+    room: Room
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = ClientConv.apply(x, self.weight, self.bias, self.kind)[0]  # type: ignore[no-untyped-call]
+        home = self.room.home(self.name)
+        made: Tensor = ClientConv.apply(x, self.weight, self.bias, self.kind, home)[0]  # type: ignore[no-untyped-call]
+        return made
+
+
+class StackLinear(nn.Linear):
+    """A fully connected layer by kernels of our own, where its inputs are plain batches."""
+
+    fine: bool
+    name: str
+    room: Room
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 2:
+            return super().forward(x)
+        home = self.room.home(self.name)
+        made: Tensor = ClientLinear.apply(x, self.weight, self.bias, self.fine, home)  # type: ignore[no-untyped-call]
         return made
 
 
@@ -47,23 +67,28 @@ class StackGroupNorm(nn.GroupNorm):
         return made
 
 
-def for_stacks(module: nn.Module, fine: bool = True) -> nn.Module:
+def for_stacks(module: nn.Module, fine: bool = True, room: Room | None = None) -> nn.Module:
     """A copy of `module` whose layers are fast in a stack, where they are of a kind that can be.
 
-    Without `fine` the convolutions' products are of bfloat16, with sums in float32.
+    Without `fine` products are of bfloat16, with sums in float32. `room` is where gradients go.
     """
-    module = copy.deepcopy(module)
-    for layer in module.modules():
+    module, room = copy.deepcopy(module), room or Room()
+    for name, layer in module.named_modules():
         if isinstance(layer, nn.Conv2d) and type(layer) in (nn.Conv2d, PooledConv2d) and _is_plain(layer):
             kind = Kind(layer.stride[0], int(layer.padding[0]), isinstance(layer, PooledConv2d), fine)
-            layer.__class__ = StackConv2d
-            layer.kind = kind  # type: ignore[assignment]
+            _become(layer, StackConv2d, kind=kind, name=name, room=room)
+        elif type(layer) is nn.Linear:
+            _become(layer, StackLinear, fine=fine, name=name, room=room)
         elif type(layer) is nn.GroupNorm and layer.affine:
-            groups = Groups(layer.num_groups, layer.eps)
-            layer.__class__ = StackGroupNorm
-            layer.groups = groups  # type: ignore[assignment]
+            _become(layer, StackGroupNorm, groups=Groups(layer.num_groups, layer.eps))
     _join_relu(module)
     return module
+
+
+def _become(layer: nn.Module, other: type[nn.Module], **more: Any) -> None:
+    layer.__class__ = other
+    for name, value in more.items():
+        setattr(layer, name, value)
 
 
 def _join_relu(module: nn.Module) -> None:
@@ -90,12 +115,12 @@ class ClientConv(torch.autograd.Function):
     """(x, w, b) -> the outputs, and what the way back needs: chosen corners, patches. It has no second derivative."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind) -> tuple[Tensor, ...]:
+    def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind, home: Home) -> tuple[Tensor, ...]:
         return tuple(t[0] for t in conv.forward(x[None], w[None], None if b is None else b[None], kind))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, w, b, ctx.kind = inputs
+        x, w, b, ctx.kind, ctx.home = inputs
         ctx.size, ctx.biased = (x.shape[-2], x.shape[-1]), b is not None
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)  # or zeros are written for the outputs that have no gradient
@@ -104,15 +129,15 @@ class ClientConv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if d is None:
-            return None, None, None, None
+            return None, None, None, None, None
         wanted = ctx.needs_input_grad[0]
         made = _Gradients.apply(  # type: ignore[no-untyped-call]
-            d, *ctx.saved_tensors, ctx.size, ctx.kind, wanted, ctx.biased
+            d, *ctx.saved_tensors, ctx.size, ctx.kind, wanted, ctx.biased, ctx.home
         )
-        return made[0] if wanted else None, made[1], made[2] if ctx.biased else None, None
+        return made[0] if wanted else None, made[1], made[2] if ctx.biased else None, None, None
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, kind: Kind) -> Any:
+    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, kind: Kind, home: Home) -> Any:
         x, w = _leading(x, dims[0], info.batch_size), _leading(w, dims[1], info.batch_size)
         b = None if b is None else _leading(b, dims[2], info.batch_size)
         return conv.forward(x, w, b, kind), (0, 0, 0)
@@ -121,9 +146,17 @@ class ClientConv(torch.autograd.Function):
 class _Gradients(torch.autograd.Function):
     @staticmethod
     def forward(
-        d: Tensor, w: Tensor, chosen: Tensor, numbers: Tensor, size: Pair, kind: Kind, wanted: bool, biased: bool
+        d: Tensor,
+        w: Tensor,
+        chosen: Tensor,
+        numbers: Tensor,
+        size: Pair,
+        kind: Kind,
+        wanted: bool,
+        biased: bool,
+        home: Home,
     ) -> tuple[Tensor, ...]:
-        made = conv.gradients(d[None], w[None], chosen[None], numbers[None], size, kind, wanted, biased)
+        made = _gradients(d[None], w[None], chosen[None], numbers[None], size, kind, wanted, biased, home)
         return tuple(t[0] for t in made)
 
     @staticmethod
@@ -133,7 +166,77 @@ class _Gradients(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: Dims, *given: Any) -> Any:
         d, w, chosen, numbers = (_leading(t, dim, info.batch_size) for t, dim in zip(given[:4], dims, strict=False))
-        return conv.gradients(d, w, chosen, numbers, *given[4:]), (0, 0, 0)
+        return _gradients(d, w, chosen, numbers, *given[4:]), (0, 0, 0)
+
+
+def _gradients(
+    d: Tensor,
+    w: Tensor,
+    chosen: Tensor,
+    numbers: Tensor,
+    size: Pair,
+    kind: Kind,
+    wanted: bool,
+    biased: bool,
+    home: Home,
+) -> tuple[Tensor, Tensor, Tensor]:
+    slope, bias = home.weight(w), home.bias(w[:, :, 0, 0, 0]) if biased else None
+    back = conv.gradients(d, w, chosen, numbers, size, kind, wanted, slope, bias)
+    return back, slope, slope.new_empty(len(w), 0) if bias is None else bias
+
+
+class ClientLinear(torch.autograd.Function):
+    """(x, w, b) -> the outputs. It has no second derivative."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, b: Tensor | None, fine: bool, home: Home) -> Tensor:
+        return linear.forward(x[None], w[None], None if b is None else b[None], fine)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, b, ctx.fine, ctx.home = inputs
+        ctx.biased = b is not None
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[0]
+        made = _LinearGradients.apply(  # type: ignore[no-untyped-call]
+            d, *ctx.saved_tensors, ctx.fine, wanted, ctx.biased, ctx.home
+        )
+        return made[0] if wanted else None, made[1], made[2] if ctx.biased else None, None, None
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, fine: bool, home: Home) -> Any:
+        x, w = _leading(x, dims[0], info.batch_size), _leading(w, dims[1], info.batch_size)
+        return linear.forward(x, w, None if b is None else _leading(b, dims[2], info.batch_size), fine), 0
+
+
+class _LinearGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        d: Tensor, x: Tensor, w: Tensor, fine: bool, wanted: bool, biased: bool, home: Home
+    ) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in _linear_gradients(d[None], x[None], w[None], fine, wanted, biased, home))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, *given: Any) -> Any:
+        d, x, w = (_leading(t, dim, info.batch_size) for t, dim in zip(given[:3], dims, strict=False))
+        return _linear_gradients(d, x, w, *given[3:]), (0, 0, 0)
+
+
+def _linear_gradients(
+    d: Tensor, x: Tensor, w: Tensor, fine: bool, wanted: bool, biased: bool, home: Home
+) -> tuple[Tensor, Tensor, Tensor]:
+    nothing = d.new_empty(len(d), 0)
+    slope, bias = home.weight(w), home.bias(w[:, :, 0]) if biased else None
+    linear.weight_gradient(d, x, slope, bias, fine)
+    back = linear.input_gradient(d, w, fine) if wanted else nothing
+    return back, slope, nothing if bias is None else bias
 
 
 class ClientNorm(torch.autograd.Function):

@@ -386,7 +386,7 @@ def weight_gradient(
 
 
 @triton.jit
-def combine(parts, slope, bias, N, C, TAPS, KP, SPLITS, BLOCK: tl.constexpr, BIASED: tl.constexpr):
+def combine(parts, slope, bias, N, C, TAPS, KP, SPLITS, to_client, b_client, BLOCK: tl.constexpr, BIASED: tl.constexpr):
     """The splits of `weight_gradient`, summed in their order: slope [client, n, channel, tap] and bias [client, n]."""
     client = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -405,6 +405,64 @@ def combine(parts, slope, bias, N, C, TAPS, KP, SPLITS, BLOCK: tl.constexpr, BIA
         for j in tl.static_range(8):
             total += tl.load(parts + place + j * step, mask=(n < N) & (start + j < SPLITS), other=0.0)
         place += 8 * step
-    tl.store(slope + client * size + at, total, mask=at < size)
+    tl.store(slope + client * to_client + at, total, mask=at < size)
     if BIASED:
-        tl.store(bias + client * N + (at - size), total, mask=(at >= size) & (n < N))
+        tl.store(bias + client * b_client + (at - size), total, mask=(at >= size) & (n < N))
+
+
+@triton.jit
+def multiply(
+    a,
+    b,
+    out,
+    bias,
+    sums,
+    M,
+    N,
+    K,
+    a_client,
+    a_row,
+    a_column,
+    b_client,
+    b_row,
+    b_column,
+    out_client,
+    out_row,
+    out_column,
+    bias_client,
+    bias_column,
+    sums_client,
+    sums_row,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    BIASED: tl.constexpr,
+    SUMMED: tl.constexpr,
+    FINE: tl.constexpr,
+):
+    """out[client, m, n] = bias[client, n] + sum over k of a[client, m, k] * b[client, k, n]; sums[client, m] of a."""
+    client = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(1) * BM + tl.arange(0, BM)
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    step = tl.arange(0, BK)
+    a_at = a + client * a_client + m[:, None] * a_row
+    b_at = b + client * b_client + n[None, :] * b_column
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    rows = tl.zeros((BM,), dtype=tl.float32)
+    for start in range(0, K, BK):
+        k = start + step
+        left = tl.load(a_at + k[None, :] * a_column, mask=(m < M)[:, None] & (k < K)[None, :], other=0.0)
+        right = tl.load(b_at + k[:, None] * b_row, mask=(k < K)[:, None] & (n < N)[None, :], other=0.0)
+        if FINE:
+            total = tl.dot(left, right, total, input_precision="tf32x3")
+        else:
+            total = tl.dot(left.to(tl.bfloat16), right.to(tl.bfloat16), total)
+        if SUMMED:
+            rows += tl.sum(left, axis=1)
+    if BIASED:
+        total += tl.load(bias + client * bias_client + n * bias_column, mask=n < N, other=0.0)[None, :]
+    place = out + client * out_client + m[:, None] * out_row + n[None, :] * out_column
+    tl.store(place, total, mask=(m < M)[:, None] & (n < N)[None, :])
+    if SUMMED:  # noqa: SIM102 (this one is decided by the compiler)
+        if tl.program_id(0) == 0:
+            tl.store(sums + client * sums_client + m * sums_row, rows, mask=m < M)
