@@ -1,8 +1,8 @@
 """How a worker and the driver talk: lines on standard input and output.
 
-The driver writes `rounds N M` and gets back the seconds that M rounds took from the N-th on, or `save PATH` and gets the
-model's parameters in a file. A worker takes the rounds from a generator, so that a package with a loop of its own can ask for the next
-round from inside it.
+The driver writes `rounds N M` and gets back the seconds that M rounds took from the N-th on, or `save PATH` and gets
+the model's parameters in a file. A worker takes the rounds from a generator, so that a package with a loop of its own
+can ask for the next round from inside it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Layers that stay fast when a stack gives every client weights of its own.
 
-Libraries run a stack's convolutions in groups, which on GPUs is several times slower than their arithmetic, its fully
-connected layers from rows that lie badly for them, and GroupNorm in pieces, between copies from one layout to another.
-These layers take the place of a network's own in the stack, and go to `conv.py`, `linear.py` and `norm.py` under
-`torch.func.vmap`. Gradients of weights are written where `room.py` says.
+Libraries run a stack's convolutions in groups, which on GPUs is several times slower than their arithmetic, and
+GroupNorm in pieces, between copies from one layout to another. These layers take the place of a network's own in the
+stack, and go to `conv.py`, `linear.py` and `norm.py` under `torch.func.vmap`. Gradients of weights are written where
+`room.py` says.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ class StackConv2d(nn.Conv2d):
 
 
 class StackLinear(nn.Linear):
-    """A fully connected layer by kernels of our own, where its inputs are plain batches."""
+    """A fully connected layer whose gradients are written where they belong, where its inputs are plain batches."""
 
-    fine: bool
     name: str
     room: Room
 
@@ -51,7 +50,7 @@ class StackLinear(nn.Linear):
         if x.dim() != 2:
             return super().forward(x)
         home = self.room.home(self.name)
-        made: Tensor = ClientLinear.apply(x, self.weight, self.bias, self.fine, home)  # type: ignore[no-untyped-call]
+        made: Tensor = ClientLinear.apply(x, self.weight, self.bias, home)  # type: ignore[no-untyped-call]
         return made
 
 
@@ -70,7 +69,7 @@ class StackGroupNorm(nn.GroupNorm):
 def for_stacks(module: nn.Module, fine: bool = True, room: Room | None = None) -> nn.Module:
     """A copy of `module` whose layers are fast in a stack, where they are of a kind that can be.
 
-    Without `fine` products are of bfloat16, with sums in float32. `room` is where gradients go.
+    Without `fine` the convolutions' products are of bfloat16, with sums in float32. `room` is where gradients go.
     """
     module, room = copy.deepcopy(module), room or Room()
     for name, layer in module.named_modules():
@@ -78,7 +77,7 @@ def for_stacks(module: nn.Module, fine: bool = True, room: Room | None = None) -
             kind = Kind(layer.stride[0], int(layer.padding[0]), isinstance(layer, PooledConv2d), fine)
             _become(layer, StackConv2d, kind=kind, name=name, room=room)
         elif type(layer) is nn.Linear:
-            _become(layer, StackLinear, fine=fine, name=name, room=room)
+            _become(layer, StackLinear, name=name, room=room)
         elif type(layer) is nn.GroupNorm and layer.affine:
             _become(layer, StackGroupNorm, groups=Groups(layer.num_groups, layer.eps))
     _join_relu(module)
@@ -189,35 +188,31 @@ class ClientLinear(torch.autograd.Function):
     """(x, w, b) -> the outputs. It has no second derivative."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, b: Tensor | None, fine: bool, home: Home) -> Tensor:
-        return linear.forward(x[None], w[None], None if b is None else b[None], fine)[0]
+    def forward(x: Tensor, w: Tensor, b: Tensor | None, home: Home) -> Tensor:
+        return linear.forward(x[None], w[None], None if b is None else b[None])[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, w, b, ctx.fine, ctx.home = inputs
+        x, w, b, ctx.home = inputs
         ctx.biased = b is not None
         ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[0]
-        made = _LinearGradients.apply(  # type: ignore[no-untyped-call]
-            d, *ctx.saved_tensors, ctx.fine, wanted, ctx.biased, ctx.home
-        )
-        return made[0] if wanted else None, made[1], made[2] if ctx.biased else None, None, None
+        made = _LinearGradients.apply(d, *ctx.saved_tensors, wanted, ctx.biased, ctx.home)  # type: ignore[no-untyped-call]
+        return made[0] if wanted else None, made[1], made[2] if ctx.biased else None, None
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, fine: bool, home: Home) -> Any:
+    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, home: Home) -> Any:
         x, w = _leading(x, dims[0], info.batch_size), _leading(w, dims[1], info.batch_size)
-        return linear.forward(x, w, None if b is None else _leading(b, dims[2], info.batch_size), fine), 0
+        return linear.forward(x, w, None if b is None else _leading(b, dims[2], info.batch_size)), 0
 
 
 class _LinearGradients(torch.autograd.Function):
     @staticmethod
-    def forward(
-        d: Tensor, x: Tensor, w: Tensor, fine: bool, wanted: bool, biased: bool, home: Home
-    ) -> tuple[Tensor, ...]:
-        return tuple(t[0] for t in _linear_gradients(d[None], x[None], w[None], fine, wanted, biased, home))
+    def forward(d: Tensor, x: Tensor, w: Tensor, wanted: bool, biased: bool, home: Home) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in _linear_gradients(d[None], x[None], w[None], wanted, biased, home))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -230,13 +225,11 @@ class _LinearGradients(torch.autograd.Function):
 
 
 def _linear_gradients(
-    d: Tensor, x: Tensor, w: Tensor, fine: bool, wanted: bool, biased: bool, home: Home
+    d: Tensor, x: Tensor, w: Tensor, wanted: bool, biased: bool, home: Home
 ) -> tuple[Tensor, Tensor, Tensor]:
-    nothing = d.new_empty(len(d), 0)
     slope, bias = home.weight(w), home.bias(w[:, :, 0]) if biased else None
-    linear.weight_gradient(d, x, slope, bias, fine)
-    back = linear.input_gradient(d, w, fine) if wanted else nothing
-    return back, slope, nothing if bias is None else bias
+    back = linear.gradients(d, x, w, wanted, slope, bias)
+    return back, slope, slope.new_empty(len(w), 0) if bias is None else bias
 
 
 class ClientNorm(torch.autograd.Function):

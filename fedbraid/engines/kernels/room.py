@@ -1,4 +1,4 @@
-"""One vector for the gradients of a whole stack: layers write theirs where it belongs, and nothing is joined afterwards.
+"""One vector for the gradients of a whole stack: layers write theirs where it belongs, and nothing is joined later.
 
 A network's parameters are views into a vector, whose gradient autograd would put together from theirs: once through all
 of a stack's memory for nothing. Here each pass forward brings slots for its gradients; a layer of ours asks for the
