@@ -202,10 +202,11 @@ def measure(
     part: work.Work, ready: Sequence[Ready], settings: Settings, peak: float | None, left_out: list[LeftOut]
 ) -> list[Row]:
     burst = BURST[settings.device]
-    made = work.federation(part, WARM_UP + settings.repeats * burst)
-    counted = range(WARM_UP, WARM_UP + settings.repeats * burst, burst)
+    before = max(WARM_UP, burst)
+    counted = range(before, before + settings.repeats * burst, burst)
+    made = work.federation(part, counted.stop)
     flops = work.flops_per_sample(made)
-    a_round = mean(made.samples_of(number) for number in range(WARM_UP, len(made.cohorts)))
+    a_round = mean(made.samples_of(number) for number in range(before, len(made.cohorts)))
     print(f"\n{part.name}: {a_round:,.0f} samples and {flops * a_round / 1e9:.1f} GFLOP a round", flush=True)
     running: dict[str, Running] = {}
     started: dict[str, float] = {}
@@ -226,14 +227,14 @@ def measure(
                     running[name] = start(one, file, settings)
                     running[name].rounds(0)
                     started[name] = perf_counter() - began
-                    running[name].rounds(1, WARM_UP - 1)
+                    running[name].rounds(1, before - 1)
                     running[name].pause()
                     times[name] = []
                 except Failed as reason:
                     give_up(name, reason)
             order = random.Random(0)
             for number in counted:
-                print(f"  turn {(number - WARM_UP) // burst + 1} of {settings.repeats}", file=sys.stderr, flush=True)
+                print(f"  turn {(number - before) // burst + 1} of {settings.repeats}", file=sys.stderr, flush=True)
                 for name in order.sample(list(running), len(running)):
                     try:
                         took = sample(running[name], number, settings)

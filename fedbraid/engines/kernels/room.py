@@ -17,6 +17,10 @@ from torch import Tensor
 from fedbraid.core.vector import Layout
 
 
+ALIGNED = 4
+"""Rows begin at multiples of so many numbers: libraries multiply faster into these."""
+
+
 class Slots:
     """The gradient of one pass: [clients, D], where somebody has asked for a place in it."""
 
@@ -30,7 +34,8 @@ class Slots:
         if name in self.placed or name not in self.layout.names:  # used twice: its gradients will be added
             return like.new_empty(like.shape)
         if self.vector is None:
-            self.vector = like.new_empty(len(like), self.layout.size)
+            padded = -(-self.layout.size // ALIGNED) * ALIGNED
+            self.vector = like.new_empty(len(like), padded)[:, : self.layout.size]
         self.placed[name] = self._part(self.vector, name).view(like.shape)
         return self.placed[name]
 
