@@ -83,10 +83,9 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise UserError(f"{where} must be a table, not {value!r}")
         return _made(hint, value, f"{where}.")
-    if origin is not None and issubclass(Mapping, origin) and args[1] is not Any:
-        return {key: _numbers(part, f"{where}.{key}") for key, part in _table(value, where).items()}
-    if origin is not None and issubclass(Mapping, origin):
-        return _table(value, where)
+    if origin is Mapping:
+        table = _table(value, where)
+        return table if args[1] is Any else {key: _numbers(part, f"{where}.{key}") for key, part in table.items()}
     if origin is Literal:
         if value not in args:
             raise UserError(f"{where} must be one of {', '.join(map(repr, args))}, not {value!r}")
