@@ -1,0 +1,33 @@
+"""What there is of a recipe's table: each cell's numbers, and the records that they were read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedbraid.config import Config
+from fedbraid.studies.records import Record
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell of the table, as far as it was run."""
+
+    row: str
+    column: str
+    settings: Config | None  # of its runs (seed 0), every default written out; None where nothing is trained
+    metric: str  # how `values` were read; `metrics.parse` says in words, in which direction, and whether it is a share
+    values: Mapping[int, float] = field(default_factory=dict)
+    """By seed, as they are in the log (a share is 0.68, not 68). inf: the target was never reached; nan: diverged."""
+    records: Mapping[int, Record] = field(default_factory=dict)  # by seed; none where nothing is trained
+    missing: tuple[int, ...] = ()  # seeds that were not run yet, or whose record lacks what the metric reads
+    skipped: str = ""  # why the cell is not there: the paper has none, or its data is not here
+
+
+@dataclass(frozen=True)
+class Results:
+    """The table. `variant` says how it differs from the recipe's: `--scale small --rounds 5`, or nothing."""
+
+    cells: Mapping[tuple[str, str], CellResult]  # by row and column, in the recipe's order
+    seeds: tuple[int, ...]
+    variant: str = ""
