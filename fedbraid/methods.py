@@ -43,6 +43,15 @@ def parse(
     return Chain(tuple(strands))
 
 
+def strand_names(text: str) -> list[str]:
+    """The strands that a method is written with.
+
+    >>> strand_names("fedavgm+disco(a=0.4)")
+    ['avgm', 'disco']
+    """
+    return [name for name, _ in _parts(text, {s.name: s for s in STRANDS})]
+
+
 def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The strands of a method with the hyper-parameters given in the text; papers' names expanded."""
     for name, given in terms(text, A_METHOD):

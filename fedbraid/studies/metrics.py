@@ -55,8 +55,10 @@ def parse(text: str) -> Metric:
     known = signature(METRICS[name]).parameters
     for key, value in given.items():
         if key not in known:
-            raise unknown(f"option of metric {name!r}", key, known) if known else UserError(
-                f"metric {name!r} takes no options; leave {key!r} out"
+            raise (
+                unknown(f"option of metric {name!r}", key, known)
+                if known
+                else UserError(f"metric {name!r} takes no options; leave {key!r} out")
             )
         _check(name, key, value)
     for key, parameter in known.items():
@@ -147,9 +149,7 @@ def last(of: str = ACCURACY, better: str = "") -> Metric:
 
 
 def mean_last(n: int, of: str = ACCURACY, better: str = "") -> Metric:
-    return _metric(
-        f"mean {of} of the last {n} evaluated rounds", of, better, lambda r: _of_some(fmean, _end(r, of, n))
-    )
+    return _metric(f"mean {of} of the last {n} evaluated rounds", of, better, lambda r: _of_some(fmean, _end(r, of, n)))
 
 
 def std_last(n: int, of: str = ACCURACY) -> Metric:
