@@ -7,7 +7,8 @@ that is claimed to be better. A claim may have many pairs; each seed gives the m
 - does not hold if it lies below,
 - and is undecided otherwise: also with one seed, which has no interval, and where a run diverged to no number.
 
-With a margin of 0 that is: above zero, below zero.
+With a margin of 0 that is: above zero, below zero. Accuracies and bytes have no common mean: where a claim is about
+numbers of several kinds, differences are taken relative to the mean of the other cell.
 
 Metrics that wait for a target (rounds, bytes) have no number where a run never got there. Such a run is taken to need
 one round more than it had, or than the other of its pair needed if that is more: the least that is possible, so that
@@ -19,19 +20,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from math import inf, isfinite, isnan, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
-from fedbraid.errors import UserError, unknown
+from fedbraid.errors import UserError
+from fedbraid.studies import naming
+from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Claim
 
 CONFIDENCE = 0.95
+RELATIVE = "% of the other's mean"
+"""What differences are counted in where a claim is about numbers of several kinds, such as accuracies and bytes."""
 
 Verdict = Literal["holds", "does not hold", "undecided"]
-Place = tuple[str, str]
-"""A cell: its row and its column."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Sample:
 
     values: Mapping[int, float]  # inf: never got there
     higher: bool = True  # is better
+    unit: str = ""  # what differences are counted in
     spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """What the runs cost until their end, and in how many rounds; needed where a value is infinite."""
 
@@ -80,6 +83,7 @@ class Finding:
     claim: Claim
     verdict: Verdict
     overall: Interval | None  # of the mean over pairs, by seed; None where nothing was run
+    unit: str  # of the differences
     pairs: tuple[Pair, ...]  # those with results
     missing: tuple[tuple[Place, Place], ...]  # those without
 
@@ -92,47 +96,33 @@ class Finding:
 def judged(claim: Claim, samples: Mapping[Place, Sample], rows: Sequence[str], columns: Sequence[str]) -> Finding:
     """The claim on what is there; cells that do not exist are no key of `samples`, cells without results are empty."""
     places = [
-        (better, than) for better, than in cell_pairs(claim, rows, columns) if better in samples and than in samples
+        (better, than) for better, than in naming.pairs(claim, rows, columns) if better in samples and than in samples
     ]
-    compared = [paired(samples, better, than) for better, than in places]
+    units = {samples[place].unit for pair in places for place in pair}
+    compared = [
+        paired(samples[better], samples[than], better, than, relative=len(units) > 1) for better, than in places
+    ]
     pairs = tuple(pair for pair in compared if pair.differences or pair.no_number)
     missing = tuple((pair.better, pair.than) for pair in compared if pair not in pairs)
     overall = interval(by_seed(pairs))
     # Leaving the lost runs out would favour the cell that lost them.
     lost = any(pair.no_number for pair in pairs)
-    return Finding(claim, "undecided" if lost else verdict(overall, claim.margin), overall, pairs, missing)
+    decided = "undecided" if lost else verdict(overall, claim.margin)
+    return Finding(claim, decided, overall, RELATIVE if len(units) > 1 else "".join(units), pairs, missing)
 
 
-def cell_pairs(claim: Claim, rows: Sequence[str], columns: Sequence[str]) -> list[tuple[Place, Place]]:
-    """Which cells a claim compares, in the order of its text."""
-    if len(claim.than) not in (1, len(claim.better)):
-        raise UserError(
-            f"the claim {claim.says!r} names {len(claim.better)} better cells and {len(claim.than)} others; "
-            "it needs as many, or one for all"
-        )
-    others = claim.than if len(claim.than) == len(claim.better) else claim.than * len(claim.better)
-    chosen = [name for name in columns if any(fnmatchcase(name, pattern) for pattern in claim.columns)]
-    if not chosen:
-        raise unknown("column", ", ".join(claim.columns), columns)
-    found = [
-        (_place(better, column, rows, columns), _place(than, column, rows, columns))
-        for better, than in zip(claim.better, others, strict=True)
-        for column in chosen
-    ]
-    return list(dict.fromkeys(found))  # two named cells are one pair, however many columns there are
-
-
-def paired(samples: Mapping[Place, Sample], better: Place, than: Place) -> Pair:
-    """The differences over the seeds that both cells have."""
-    one, other = samples[better], samples[than]
+def paired(one: Sample, other: Sample, better: Place, than: Place, *, relative: bool = False) -> Pair:
+    """The differences over the seeds that both cells have; relative ones in per cent of the other's mean."""
     if one.higher != other.higher:
-        raise UserError(f"{' @ '.join(better)} and {' @ '.join(than)} cannot be compared: more is better in one only")
+        raise UserError(f"{AT.join(better)} and {AT.join(than)} cannot be compared: more is better in one only")
     both = sorted(one.values.keys() & other.values.keys())
     numbers = [seed for seed in both if not isnan(one.values[seed]) and not isnan(other.values[seed])]
+    finite = [abs(other.values[seed]) for seed in numbers if isfinite(other.values[seed])]
+    scale = 100 / fmean(finite) if relative and any(finite) else 1.0
     return Pair(
         better,
         than,
-        {seed: difference(one, other, seed) for seed in numbers},
+        {seed: scale * difference(one, other, seed) for seed in numbers},
         unreached=sum(not isfinite(sample.values[seed]) for seed in numbers for sample in (one, other)),
         no_number=len(both) - len(numbers),
     )
@@ -177,20 +167,6 @@ def verdict(found: Interval | None, margin: float = 0.0) -> Verdict:
     if found.low > -margin:
         return "holds"
     return "does not hold" if found.high < -margin else "undecided"
-
-
-def _place(cell: str, column: str, rows: Sequence[str], columns: Sequence[str]) -> Place:
-    """`row` in this column, or `row @ column` as it says; a row's own name may have an @ in it."""
-    if cell in rows:
-        return cell, column
-    row, _, own = (part.strip() for part in cell.rpartition("@"))
-    if not row:
-        raise unknown("row", cell, rows)
-    if row not in rows:
-        raise unknown("row", row, rows)
-    if own not in columns:
-        raise unknown("column", own, columns)
-    return row, own
 
 
 def _at_least(sample: Sample, seed: int, beside: float) -> float:

@@ -8,7 +8,8 @@ from math import inf, nan, sqrt
 import pytest
 
 from fedbraid.errors import UserError
-from fedbraid.studies.claims import Place, Sample, cell_pairs, interval, judged, verdict
+from fedbraid.studies.claims import Sample, interval, judged, verdict
+from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Claim
 
 ROWS, COLUMNS = ("a", "b", "c"), ("one", "two")
@@ -186,41 +187,33 @@ def test_a_run_without_a_number_leaves_the_claim_open() -> None:
     assert (only.verdict, only.missing, len(only.pairs)) == ("undecided", (), 2)
 
 
-@pytest.mark.parametrize(
-    ("claim", "expected"),
-    [
-        (Claim("", ("a", "b"), ("c",), ("one",)), [("a", "one", "c", "one"), ("b", "one", "c", "one")]),
-        (Claim("", ("a", "b"), ("c", "a"), ("t*",)), [("a", "two", "c", "two"), ("b", "two", "a", "two")]),
-        (Claim("", ("a @ one",), ("a @ two",)), [("a", "one", "a", "two")]),
-        (Claim("", ("a @ one",), ("b",)), [("a", "one", "b", "one"), ("a", "one", "b", "two")]),
-    ],
-    ids=["one-for-all", "pairs", "named", "named-beside-row"],
-)
-def test_which_cells_are_compared(claim: Claim, expected: list[tuple[str, str, str, str]]) -> None:
-    assert [(*better, *than) for better, than in cell_pairs(claim, ROWS, COLUMNS)] == expected
-
-
-def test_a_row_may_have_an_at_in_its_name() -> None:
-    claim = Claim("", ("x @ home",), ("x @ home @ one",))
-    assert cell_pairs(claim, ("x @ home",), COLUMNS) == [(("x @ home", c), ("x @ home", "one")) for c in COLUMNS]
-
-
-@pytest.mark.parametrize(
-    ("claim", "told"),
-    [
-        (Claim("x", ("a", "b"), ("a", "b", "c")), "2 better cells and 3 others"),
-        (Claim("x", ("d",), ("a",)), "no row is called 'd'"),
-        (Claim("x", ("d @ one",), ("a",)), "no row is called 'd'"),
-        (Claim("x", ("a @ three",), ("a",)), "no column is called 'three'"),
-        (Claim("x", ("a",), ("b",), ("three",)), "no column"),
-    ],
-    ids=["counts", "row", "row-at", "column", "pattern"],
-)
-def test_claims_that_name_what_is_not_there(claim: Claim, told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        cell_pairs(claim, ROWS, COLUMNS)
-
-
 def test_rounds_and_accuracies_are_not_compared() -> None:
     with pytest.raises(UserError, match="cannot be compared"):
         judged(A_BEATS_B, cells(a=sample(1, 2), b=rounds(1, 2)), ROWS, COLUMNS)
+
+
+def test_cells_are_named_by_row_or_whole() -> None:
+    found = {("a", "one"): sample(9, 9.5), ("a", "two"): sample(1, 1), ("b", "one"): sample(), ("b", "two"): sample()}
+    finding = judged(Claim("more in one than in two", ("a @ one",), ("a @ two",)), found, ROWS, COLUMNS)
+    assert [(pair.better, pair.than) for pair in finding.pairs] == [(("a", "one"), ("a", "two"))]
+    assert finding.verdict == "holds"
+
+
+def test_several_kinds_of_numbers_count_relative_to_the_other_cell() -> None:
+    found = {
+        ("a", "one"): sample(60.0, 63.0, unit="points"),
+        ("b", "one"): sample(48.0, 52.0, unit="points"),
+        ("a", "two"): sample(8e6, 8e6, higher=False, unit="bytes"),
+        ("b", "two"): sample(1e7, 1e7, higher=False, unit="bytes"),
+    }
+    finding = judged(A_BEATS_B, found, ROWS, COLUMNS)
+    assert finding.overall is not None
+    assert finding.unit == "% of the other's mean"
+    # 12/50 and 11/50, and twice 2/10, in per cent
+    assert [pair.differences for pair in finding.pairs] == [
+        {0: pytest.approx(24), 1: pytest.approx(22)},
+        {0: 20, 1: 20},
+    ]
+    assert finding.overall.mean == pytest.approx(21.5)
+    alike = judged(A_BEATS_B, {place: replace(found[place], unit="points") for place in list(found)[:2]}, ROWS, COLUMNS)
+    assert (alike.unit, alike.pairs[0].differences) == ("points", {0: 12.0, 1: 11.0})
