@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 from fedbraid.files import write_bytes
-from fedbraid.studies.account import account
-from fedbraid.studies.latex import to_latex
-from fedbraid.studies.markdown import to_markdown
-from fedbraid.studies.page import page
-from fedbraid.studies.pictures import pictures
 from fedbraid.studies.recipe import Recipe
+from fedbraid.studies.reporting.account import account
+from fedbraid.studies.reporting.latex import to_latex
+from fedbraid.studies.reporting.markdown import to_markdown
+from fedbraid.studies.reporting.page import page
+from fedbraid.studies.reporting.pictures import pictures
+from fedbraid.studies.reporting.tidy import to_json
 from fedbraid.studies.results import Results
-from fedbraid.studies.tidy import to_json
 
 
 def write_report(recipe: Recipe, results: Results, out: Path) -> list[Path]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedbraid.report.table import literal, markdown_row
-from fedbraid.studies.account import Account
-from fedbraid.studies.notes import told_of
+from fedbraid.studies.reporting.account import Account
+from fedbraid.studies.reporting.notes import told_of
 
 
 def to_markdown(told: Account) -> str:

@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Sequence
 
 from fedbraid.report.words import NOTHING, printable
-from fedbraid.studies.account import Account
-from fedbraid.studies.table import MARK, MINUS
+from fedbraid.studies.reporting.account import Account
+from fedbraid.studies.reporting.words import MARK, MINUS
 
 SPECIAL = {
     "\\": r"\textbackslash{}",

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedbraid.studies.claims import Finding
-from fedbraid.studies.machines import origins
 from fedbraid.studies.naming import Place
-from fedbraid.studies.notes import headline, notes, warnings
 from fedbraid.studies.recipe import Line, Recipe
+from fedbraid.studies.reporting.entries import Entry, commands, entries, findings
+from fedbraid.studies.reporting.machines import origins
+from fedbraid.studies.reporting.notes import headline, notes, warnings
+from fedbraid.studies.reporting.shared import Sharing, sharing
+from fedbraid.studies.reporting.words import difference, ours, spread
 from fedbraid.studies.results import Results
-from fedbraid.studies.shared import Sharing, sharing
-from fedbraid.studies.table import Entry, commands, difference, entries, findings, ours, spread
 
 PAPERS = {"feddisco": "FedDisco", "rfedavg": "rFedAvg", "asd": "ASD", "fedskip": "FedSkip", "fedacd": "FedACD"}
 """What recipes call papers, and what people do."""

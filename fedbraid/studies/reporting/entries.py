@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import inf, isfinite, isnan
 from statistics import fmean, stdev
 
-from fedbraid.report.words import NOTHING
 from fedbraid.studies.claims import Finding, Sample, judged
 from fedbraid.studies.metrics import Metric, aggregations, bytes_moved, parse, seconds
 from fedbraid.studies.naming import AT, Place
@@ -17,9 +16,6 @@ from fedbraid.studies.records import Record
 from fedbraid.studies.results import CellResult, Results
 from fedbraid.terms import terms
 
-MARK = "†"
-"""At differences from the paper that are larger than both spreads together."""
-
 UNTIL = {
     "rounds_to": lambda record: float(record.rounds[-1]),
     "aggregations_to": lambda record: float(aggregations(record)[-1]),
@@ -27,8 +23,6 @@ UNTIL = {
     "seconds_to": seconds().read,
 }
 """Metrics that wait for a target, and what a run that never reached it had spent at its end."""
-
-MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True)
@@ -125,69 +119,6 @@ def commands(recipe: Recipe, results: Results) -> list[str]:
     return chosen
 
 
-# --- in words
-
-
-def number(value: float, digits: int, *, share: bool) -> str:
-    """Shares always with the recipe's digits; other numbers with as many as they need, thousands apart."""
-    if isnan(value):
-        return "diverged"
-    if value == inf:
-        return "never"
-    if share or not value:
-        return f"{value:.{digits}f}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.{digits}f}" if abs(value) >= 10.0**-digits else f"{value:.{digits + 1}g}"
-
-
-def spread(value: Number | None, digits: int, *, share: bool) -> str:
-    """`68.47 ± 0.25`."""
-    if value is None:
-        return NOTHING
-    mean = number(value.mean, digits, share=share)
-    return (
-        mean if value.std is None or not isfinite(value.mean) else f"{mean} ± {number(value.std, digits, share=share)}"
-    )
-
-
-def signed(value: float | None, digits: int, *, share: bool) -> str:
-    """`+0.37`."""
-    if value is None:
-        return NOTHING
-    text = number(abs(value), digits, share=share)
-    return text if not float(text.replace(",", "")) else f"{'+' if value > 0 else MINUS}{text}"
-
-
-def ours(entry: Entry, digits: int, seeds: int) -> str:
-    """Our number, and how many of the seeds it has where those are not all."""
-    if entry.skipped:
-        return NOTHING
-    if entry.ours is None:
-        return "missing"
-    text = spread(entry.ours, digits, share=entry.share)
-    if entry.reached and len(entry.reached) < len(entry.values):
-        text += f" ({len(entry.reached)}/{len(entry.values)} reached)"
-    return text if len(entry.values) == seeds else f"{text} (n={len(entry.values)})"
-
-
-def difference(entry: Entry, digits: int) -> str:
-    return signed(entry.difference, digits, share=entry.share) + (f" {MARK}" if entry.beyond else "")
-
-
-def unit_of(metric: Metric, scale: float) -> str:
-    """What a difference of two of its numbers is counted in."""
-    if metric.percent != 1.0:
-        return {1.0: "", 100.0: "points"}.get(scale, "points²")
-    name, given = terms(metric.text, "a metric")[0]
-    known = {"rounds_to": "rounds", "aggregations_to": "aggregations", "bytes_to": "bytes", "seconds_to": "s"}
-    known |= {"bytes": "bytes", "bytes_per_round": "bytes", "seconds": "s", "seconds_per_round": "s"}
-    return known.get(name, str(given.get("of", given.get("name", ""))))
-
-
-# --- from results
-
-
 def _entry(recipe: Recipe, cell: CellResult) -> Entry:
     metric = parse(cell.metric)
     scale = metric.percent if recipe.unit == "%" else 1.0
@@ -217,3 +148,13 @@ def _sample(entry: Entry, cell: CellResult) -> Sample:
 def _spent(metric: Metric, record: Record) -> tuple[float, int]:
     name = terms(metric.text, "a metric")[0][0]
     return float(UNTIL[name](record) or 0.0), len(record.rounds)
+
+
+def unit_of(metric: Metric, scale: float) -> str:
+    """What a difference of two of its numbers is counted in."""
+    if metric.percent != 1.0:
+        return {1.0: "", 100.0: "points"}.get(scale, "points²")
+    name, given = terms(metric.text, "a metric")[0]
+    known = {"rounds_to": "rounds", "aggregations_to": "aggregations", "bytes_to": "bytes", "seconds_to": "s"}
+    known |= {"bytes": "bytes", "bytes_per_round": "bytes", "seconds": "s", "seconds_per_round": "s"}
+    return known.get(name, str(given.get("of", given.get("name", ""))))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import inf, isfinite, isnan
 from typing import Any
 
-from fedbraid.studies.account import Account
 from fedbraid.studies.claims import Finding, Interval, Pair
 from fedbraid.studies.naming import AT, Place
-from fedbraid.studies.shared import Sharing, nested
-from fedbraid.studies.table import Entry, Number
+from fedbraid.studies.reporting.account import Account
+from fedbraid.studies.reporting.entries import Entry, Number
+from fedbraid.studies.reporting.shared import Sharing, nested
 
 
 def to_json(told: Account) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from fedbraid.report.document import document, figure, numbers, pairs, text, ver
 from fedbraid.report.pictures import Picture
 from fedbraid.report.table import Cell, Column, Table
 from fedbraid.report.words import NOTHING
-from fedbraid.studies.account import Account
 from fedbraid.studies.claims import Finding, Pair
 from fedbraid.studies.naming import AT
-from fedbraid.studies.notes import interval_words, told_of
-from fedbraid.studies.shared import to_toml
-from fedbraid.studies.table import Entry
+from fedbraid.studies.reporting.account import Account
+from fedbraid.studies.reporting.entries import Entry
+from fedbraid.studies.reporting.notes import interval_words, told_of
+from fedbraid.studies.reporting.shared import to_toml
 
 
 def page(told: Account, drawn: Sequence[Picture]) -> str:

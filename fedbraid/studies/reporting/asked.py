@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite, nan
 
-from fedbraid.studies.courses import Course, course_of
 from fedbraid.studies.naming import Place, chosen
 from fedbraid.studies.recipe import Picture, Recipe
+from fedbraid.studies.reporting.courses import Course, course_of
+from fedbraid.studies.reporting.entries import Entry, Number
 from fedbraid.studies.results import Results
-from fedbraid.studies.table import Entry, Number
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from math import isfinite
 
 from fedbraid.report import pictures as report
 from fedbraid.report.lines import METRICS
-from fedbraid.studies.asked import Asked, asked
-from fedbraid.studies.drawing import bars, curves, line
 from fedbraid.studies.metrics import is_share
 from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Picture, Recipe
+from fedbraid.studies.reporting.asked import Asked, asked
+from fedbraid.studies.reporting.drawing import bars, curves, line
+from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.results import Results
-from fedbraid.studies.table import Entry
 
 DRAWN = {"curves": curves, "line": line, "bars": bars}
 COSTS = {"round": "rounds", "bytes": "data moved", "seconds": "time", "aggregations": "aggregations"}

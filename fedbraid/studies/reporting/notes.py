@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, isnan
 
 from fedbraid.report.words import NOTHING, listed
-from fedbraid.studies.claims import Finding, Interval
+from fedbraid.studies.claims import Finding, Interval, Verdict
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Recipe
+from fedbraid.studies.reporting.entries import Entry
+from fedbraid.studies.reporting.words import MARK, signed
 from fedbraid.studies.results import Results
-from fedbraid.studies.table import MARK, Entry, signed
 
 CHOSEN_ON_TEST = "best round, chosen on the test set, as the paper did"
 
@@ -23,10 +24,7 @@ def headline(entries: Entries, found: Sequence[Finding]) -> str:
     told = []
     if found:
         counts = Counter(one.verdict for one in found)
-        words = [
-            f"{n} {WORDS[verdict][n > 1]}"
-            for verdict, n in sorted(counts.items(), key=lambda c: list(WORDS).index(c[0]))
-        ]
+        words = [f"{n} {told_as[n > 1]}" for verdict, told_as in WORDS.items() if (n := counts[verdict])]
         told.append(f"Of {len(found)} claims, {listed(words)}." if len(found) > 1 else f"The claim {words[0][2:]}.")
     compared = [entry for entry in entries.values() if entry.difference is not None]
     if compared:
@@ -38,7 +36,7 @@ def headline(entries: Entries, found: Sequence[Finding]) -> str:
     return " ".join(told) or "Our numbers alone, with none beside them."
 
 
-WORDS = {
+WORDS: dict[Verdict, tuple[str, str]] = {
     "holds": ("holds", "hold"),
     "does not hold": ("does not hold", "do not hold"),
     "undecided": ("is undecided", "are undecided"),
@@ -86,7 +84,7 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
         told.append("the paper gives a picture only, no numbers" if figure else "the recipe has no numbers of a paper")
     if any(inf in entry.values.values() for entry in there):
         told.append("never: no run reached the target; (2/3 reached): mean over those that did")
-    if any(entry.ours is not None and entry.ours.mean != entry.ours.mean for entry in there):
+    if any(any(map(isnan, entry.values.values())) for entry in there):
         told.append("diverged: at least one run ended without a number")
     told += [f"{line.name}: {line.note}" for line in (*recipe.columns, *recipe.rows) if line.note]
     reasons = dict.fromkeys(entry.skipped for entry in entries.values() if entry.skipped)
@@ -149,13 +147,11 @@ def _metric_words(entry: Entry, recipe: Recipe) -> str:
 def _named(places: set[Place], recipe: Recipe) -> str:
     """Cells by as few names as will do: whole columns, whole rows, or one by one."""
     rows, columns = ([line.name for line in lines] for lines in (recipe.rows, recipe.columns))
-    mine_rows, mine_columns = (
-        [n for n in names if any(p[k] == n for p in places)] for k, names in enumerate((rows, columns))
-    )
-    if len(places) == len(rows) * len(mine_columns):
-        return listed(mine_columns)
-    if len(places) == len(columns) * len(mine_rows):
-        return listed(mine_rows)
+    of_rows, of_columns = {row for row, _ in places}, {column for _, column in places}
+    if len(places) == len(rows) * len(of_columns):
+        return listed([column for column in columns if column in of_columns])
+    if len(places) == len(columns) * len(of_rows):
+        return listed([row for row in rows if row in of_rows])
     return listed([AT.join((row, column)) for row in rows for column in columns if (row, column) in places])
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from fedbraid.report.lines import METRICS, amounts, whole_numbers
 from fedbraid.report.style import LIGHT, NORMAL, SMALL, Theme, blank, dressed, legend, legend_height, stroke, titled
 from fedbraid.report.words import byte_unit, shortened
-from fedbraid.studies.asked import Asked
-from fedbraid.studies.courses import Course
 from fedbraid.studies.metrics import is_share
-from fedbraid.studies.table import number
+from fedbraid.studies.reporting.asked import Asked
+from fedbraid.studies.reporting.courses import Course
+from fedbraid.studies.reporting.words import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
