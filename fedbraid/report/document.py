@@ -101,6 +101,8 @@ h1 {{ font-size: 1.5rem; line-height: 1.25; margin: 0.5rem 0 1rem; overflow-wrap
 h2 {{ font-size: 1.1rem; margin: 2.5rem 0 0.75rem; }}
 .headline {{ font-size: 1.15rem; margin: 0 0 0.75rem; overflow-wrap: anywhere; }}
 .caveat {{ margin: 0.35rem 0; padding-left: 0.75rem; border-left: 3px solid var(--mark); overflow-wrap: anywhere; }}
+.loud {{ margin: 0.5rem 0; padding: 0.6rem 0.75rem; border: 2px solid var(--mark); background: var(--tint);
+  font-weight: 600; overflow-wrap: anywhere; }}
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-size: 0.9rem; width: 100%; }}
 th, td {{ padding: 0.35rem 0.6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }}
@@ -109,12 +111,16 @@ thead th {{ border-bottom: 2px solid var(--muted); color: var(--muted); vertical
 .numbers td, .numbers thead th:not(:first-child) {{ text-align: right; }}
 .numbers td {{ white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .numbers tbody th {{ min-width: 9rem; overflow-wrap: anywhere; }}
+.numbers .far {{ color: var(--mark); font-weight: 600; }}
 .best {{ background: var(--tint); }}
 .pairs th {{ width: 32%; color: var(--muted); font-weight: 400; }}
 .pairs th, .pairs td {{ overflow-wrap: anywhere; }}
 figure {{ margin: 0; }}
 img {{ display: block; width: 100%; min-width: 30rem; height: auto; }}
 figcaption, .note {{ color: var(--muted); font-size: 0.875rem; margin-top: 0.5rem; }}
+ul {{ padding-left: 1.2rem; }}
+li {{ margin: 0.5rem 0; overflow-wrap: anywhere; }}
+summary {{ color: var(--muted); font-size: 0.875rem; cursor: pointer; }}
 pre {{ background: var(--tint); border: 1px solid var(--line); border-radius: 4px; padding: 0.75rem; overflow-x: auto;
   font-size: 0.85rem; }}
 @media print {{ main {{ max-width: none; }} h2 {{ break-after: avoid; }} figure {{ break-inside: avoid; }} }}

@@ -38,7 +38,7 @@ def curves(
             )
     if target is not None:
         _target_line(axes, scale * target, theme)
-    _whole_numbers(axes)
+    whole_numbers(axes)
     _tame(axes, lines, metric)
     titled(axes, theme, "round", METRICS[metric])
     legend(figure, axes.get_lines()[: len(lines)], [line.label for line in lines], theme)
@@ -62,7 +62,7 @@ def cost(
     if target is not None:
         _target_line(axes, scale * target, theme)
     # Methods an order of magnitude apart would leave the cheap ones as a stub at the left edge.
-    _amounts(axes, logarithmic=max(totals) > 8 * min(totals))
+    amounts(axes, logarithmic=max(totals) > 8 * min(totals))
     _tame(axes, lines, metric)
     titled(axes, theme, f"data moved so far, down and up, all clients ({unit})", METRICS[metric])
     legend(figure, axes.get_lines()[: len(lines)], [line.label for line in lines], theme)
@@ -111,15 +111,17 @@ def _tame(axes: Axes, lines: Sequence[Series], metric: str) -> None:
         axes.set_yscale("log")
 
 
-def _whole_numbers(axes: Axes) -> None:
+def whole_numbers(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
 
 
-def _amounts(axes: Axes, *, logarithmic: bool) -> None:
-    from matplotlib.ticker import FuncFormatter
+def amounts(axes: Axes, *, logarithmic: bool) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     if logarithmic:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))

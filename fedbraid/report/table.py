@@ -90,11 +90,11 @@ def to_rich(table: Table) -> RichTable:
 
 def to_markdown(table: Table) -> str:
     lines = [
-        _markdown_row([_literal(column.title) for column in table.columns]),
-        _markdown_row(["---"] + ["---:"] * (len(table.columns) - 1)),
-        *[_markdown_row([_markdown_cell(cell) for cell in row]) for row in table.rows],
+        markdown_row([literal(column.title) for column in table.columns]),
+        markdown_row(["---"] + ["---:"] * (len(table.columns) - 1)),
+        *[markdown_row([_markdown_cell(cell) for cell in row]) for row in table.rows],
         "",
-        *[f"- {_literal(note)}" for note in table.notes],
+        *[f"- {literal(note)}" for note in table.notes],
     ]
     return "\n".join(lines) + "\n"
 
@@ -175,13 +175,13 @@ def _finite(value: float | None) -> float | None:
 
 
 def _markdown_cell(cell: Cell) -> str:
-    return f"**{_literal(cell.text)}**{_literal(BEST_MARK)}" if cell.best else _literal(cell.text)
+    return f"**{literal(cell.text)}**{literal(BEST_MARK)}" if cell.best else literal(cell.text)
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Backslashes before all that Markdown or the HTML inside it would read as more than a letter."""
     return re.sub(r"([\\`*_{}\[\]<>|~#&$!])", r"\\\1", printable(text))

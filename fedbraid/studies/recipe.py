@@ -42,7 +42,7 @@ class Claim:
     """What a paper says of its table, as differences of cells that should be above zero.
 
     A cell is written `row` (in every column of `columns`), or `row @ column`. Differences count in the metric's own
-    direction: fewer rounds are better. With a margin the claim is "no worse by more than that".
+    direction: fewer rounds are better. With a margin, in the table's unit, the claim is "no worse by more than that".
     """
 
     says: str

@@ -2,49 +2,18 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from made_up_runs import HOSTILE, regression, run
+from pages import Page
 
 from fedbraid.errors import UserError
 from fedbraid.report.html import page, write_comparison, write_report
 from fedbraid.report.pictures import Picture
 from fedbraid.report.records import RunRecord
 
-VOID = {"meta", "img", "source", "br"}
 ENVIRONMENT = {"python": "3.11", "machine": "<b>two</b> cores", "versions": {"torch": "2"}}
-
-
-class Page(HTMLParser):
-    """Collects what a browser would do: the tags it opens, what it would load, the text it shows."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.resources: list[str] = []
-        self.words: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.resources += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action", "data")]
-        assert not any(name.startswith("on") for name, _ in attrs)
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.words)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,175 @@
+"""Whether a table's claim holds: differences between cells, paired over seeds, with their confidence interval.
+
+A pair of cells is compared seed by seed, in the metric's own direction: a difference above zero speaks for the cell
+that is claimed to be better. A claim may have many pairs; each seed gives the mean over them, and the claim
+
+- holds if the 95 % Student-t interval of these means lies above -margin,
+- does not hold if it lies below,
+- and is undecided otherwise: also with one seed, which has no interval, and where a run diverged to no number.
+
+With a margin of 0 that is: above zero, below zero. Accuracies and bytes have no common mean: where a claim is about
+numbers of several kinds, differences are taken relative to the mean of the other cell.
+
+Metrics that wait for a target (rounds, bytes) have no number where a run never got there. Such a run is taken to need
+one round more than it had, or than the other of its pair needed if that is more: the least that is possible, so that
+the pair speaks for the one that reached the target, by no more than is known. Where neither got there the pair says
+nothing: the difference is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, isnan, sqrt
+from statistics import fmean, stdev
+from typing import Literal
+
+from fedbraid.errors import UserError
+from fedbraid.studies import naming
+from fedbraid.studies.naming import AT, Place
+from fedbraid.studies.recipe import Claim
+
+CONFIDENCE = 0.95
+RELATIVE = "% of the other's mean"
+"""What differences are counted in where a claim is about numbers of several kinds, such as accuracies and bytes."""
+
+Verdict = Literal["holds", "does not hold", "undecided"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A cell's numbers, one for each seed, in the unit in which they are shown."""
+
+    values: Mapping[int, float]  # inf: never got there
+    higher: bool = True  # is better
+    unit: str = ""  # what differences are counted in
+    spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    """What the runs cost until their end, and in how many rounds; needed where a value is infinite."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with the confidence interval around it; one number has none."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def known(self) -> bool:
+        return self.n > 1
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two cells compared: `differences` above zero speak for the first."""
+
+    better: Place
+    than: Place
+    differences: Mapping[int, float]
+    unreached: int = 0  # runs that never got to the target
+    no_number: int = 0  # seeds left out because a run diverged
+
+    @property
+    def interval(self) -> Interval | None:
+        return interval(list(self.differences.values()))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim and what the results say of it."""
+
+    claim: Claim
+    verdict: Verdict
+    overall: Interval | None  # of the mean over pairs, by seed; None where nothing was run
+    unit: str  # of the differences
+    pairs: tuple[Pair, ...]  # those with results
+    missing: tuple[tuple[Place, Place], ...]  # those without
+
+    @property
+    def agreeing(self) -> int:
+        """Pairs whose mean lies on the claimed side."""
+        return sum(pair.interval is not None and pair.interval.mean > -self.claim.margin for pair in self.pairs)
+
+
+def judged(claim: Claim, samples: Mapping[Place, Sample], rows: Sequence[str], columns: Sequence[str]) -> Finding:
+    """The claim on what is there; cells that do not exist are no key of `samples`, cells without results are empty."""
+    places = [
+        (better, than) for better, than in naming.pairs(claim, rows, columns) if better in samples and than in samples
+    ]
+    units = {samples[place].unit for pair in places for place in pair}
+    compared = [
+        paired(samples[better], samples[than], better, than, relative=len(units) > 1) for better, than in places
+    ]
+    pairs = tuple(pair for pair in compared if pair.differences or pair.no_number)
+    missing = tuple((pair.better, pair.than) for pair in compared if pair not in pairs)
+    overall = interval(by_seed(pairs))
+    # Leaving the lost runs out would favour the cell that lost them.
+    lost = any(pair.no_number for pair in pairs)
+    decided = "undecided" if lost else verdict(overall, claim.margin)
+    return Finding(claim, decided, overall, RELATIVE if len(units) > 1 else "".join(units), pairs, missing)
+
+
+def paired(one: Sample, other: Sample, better: Place, than: Place, *, relative: bool = False) -> Pair:
+    """The differences over the seeds that both cells have; relative ones in per cent of the other's mean."""
+    if one.higher != other.higher:
+        raise UserError(f"{AT.join(better)} and {AT.join(than)} cannot be compared: more is better in one only")
+    both = sorted(one.values.keys() & other.values.keys())
+    numbers = [seed for seed in both if not isnan(one.values[seed]) and not isnan(other.values[seed])]
+    finite = [abs(other.values[seed]) for seed in numbers if isfinite(other.values[seed])]
+    scale = 100 / fmean(finite) if relative and any(finite) else 1.0
+    return Pair(
+        better,
+        than,
+        {seed: scale * difference(one, other, seed) for seed in numbers},
+        unreached=sum(not isfinite(sample.values[seed]) for seed in numbers for sample in (one, other)),
+        no_number=len(both) - len(numbers),
+    )
+
+
+def difference(one: Sample, other: Sample, seed: int) -> float:
+    """By how much `one` is better than `other`."""
+    first, second = one.values[seed], other.values[seed]
+    if first == second:
+        return 0.0
+    first, second = (
+        _at_least(sample, seed, beside) if mine == inf else mine
+        for sample, mine, beside in ((one, first, second), (other, second, first))
+    )
+    return first - second if one.higher else second - first
+
+
+def by_seed(pairs: Sequence[Pair]) -> list[float]:
+    """The mean difference of each seed that all pairs have; a mean over changing pairs would say nothing."""
+    if not pairs:
+        return []
+    seeds = sorted(set.intersection(*[set(pair.differences) for pair in pairs]))
+    return [fmean(pair.differences[seed] for pair in pairs) for seed in seeds]
+
+
+def interval(values: Sequence[float]) -> Interval | None:
+    """The mean and its 95 % Student-t interval."""
+    from scipy.special import stdtrit  # half a second, and only reports need it
+
+    if not values:
+        return None
+    mean, n = fmean(values), len(values)
+    if n == 1:
+        return Interval(mean, -inf, inf, 1)
+    reach = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * stdev(values) / sqrt(n)
+    return Interval(mean, mean - reach, mean + reach, n)
+
+
+def verdict(found: Interval | None, margin: float = 0.0) -> Verdict:
+    if found is None:
+        return "undecided"
+    if found.low > -margin:
+        return "holds"
+    return "does not hold" if found.high < -margin else "undecided"
+
+
+def _at_least(sample: Sample, seed: int, beside: float) -> float:
+    """What a run that never got there would have needed at the least: a round more than it, or the other, had."""
+    cost, rounds = sample.spent[seed]
+    return max(cost, beside) * (rounds + 1) / rounds

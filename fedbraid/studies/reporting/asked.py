@@ -1,0 +1,77 @@
+"""What a recipe asks to be drawn, with the numbers that there are for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+
+from fedbraid.studies.naming import Place, chosen
+from fedbraid.studies.recipe import Picture, Recipe
+from fedbraid.studies.reporting.courses import Course, course_of
+from fedbraid.studies.reporting.entries import Entry, Number
+from fedbraid.studies.results import Results
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A picture's cells: rows are lines or bars, and columns are panels, or places on the axis."""
+
+    picture: Picture
+    rows: tuple[str, ...]  # of those drawn, in the recipe's order
+    columns: tuple[str, ...]
+    entries: Mapping[Place, Entry]
+    courses: Mapping[Place, Course]
+    x: Mapping[str, float]  # of columns that stand for a number
+    order: Mapping[str, int]  # of all rows: a row looks the same in every picture
+    digits: int
+
+    @property
+    def shown(self) -> list[Entry]:
+        return [self.entries[row, column] for row in self.rows for column in self.columns if self.has((row, column))]
+
+    def has(self, place: Place) -> bool:
+        return place in self.courses if self.picture.kind == "curves" else isfinite(self.ours(place).mean)
+
+    def ours(self, place: Place) -> Number:
+        """NaN where there is no number."""
+        found = self.entries[place].ours
+        return found if found and isfinite(found.mean) else Number(nan)
+
+    def paper(self, place: Place) -> Number:
+        found = self.entries[place].paper
+        return found if found and isfinite(found.mean) else Number(nan)
+
+    @property
+    def label(self) -> str:
+        """What its numbers are, in words."""
+        words = dict.fromkeys(f"{e.metric.label}{' (%)' if e.scale == 100.0 else ''}" for e in self.shown)
+        return ", ".join(words)
+
+
+def asked(picture: Picture, recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -> Asked:
+    """Rows and columns of which nothing can be drawn are left out."""
+    rows = [row.name for row in recipe.rows]
+    everything = Asked(
+        picture,
+        tuple(chosen("row", picture.rows, rows)),
+        tuple(chosen("column", picture.columns, [column.name for column in recipe.columns])),
+        entries,
+        _courses(picture, results) if picture.kind == "curves" else {},
+        {column.name: column.x for column in recipe.columns if column.x is not None},
+        {row: index for index, row in enumerate(rows)},
+        recipe.digits,
+    )
+    there = [entry.place for entry in everything.shown]
+    return replace(
+        everything,
+        rows=tuple(row for row in everything.rows if any(place[0] == row for place in there)),
+        columns=tuple(column for column in everything.columns if any(place[1] == column for place in there)),
+    )
+
+
+def _courses(picture: Picture, results: Results) -> dict[Place, Course]:
+    found = {
+        place: course_of(list(cell.records.values()), picture.of, picture.x) for place, cell in results.cells.items()
+    }
+    return {place: course for place, course in found.items() if course is not None}

@@ -1,0 +1,160 @@
+"""A recipe's table as data: each cell's numbers beside the paper's, in the unit in which both are shown."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, isfinite, isnan
+from statistics import fmean, stdev
+
+from fedbraid.studies.claims import Finding, Sample, judged
+from fedbraid.studies.metrics import Metric, aggregations, bytes_moved, parse, seconds
+from fedbraid.studies.naming import AT, Place
+from fedbraid.studies.recipe import Recipe
+from fedbraid.studies.records import Record
+from fedbraid.studies.results import CellResult, Results
+from fedbraid.terms import terms
+
+UNTIL = {
+    "rounds_to": lambda record: float(record.rounds[-1]),
+    "aggregations_to": lambda record: float(aggregations(record)[-1]),
+    "bytes_to": bytes_moved().read,
+    "seconds_to": seconds().read,
+}
+"""Metrics that wait for a target, and what a run that never reached it had spent at its end."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A mean and its spread."""
+
+    mean: float  # inf: never reached, nan: diverged
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell as it is shown."""
+
+    row: str
+    column: str
+    metric: Metric
+    values: Mapping[int, float]  # by seed
+    missing: tuple[int, ...]
+    skipped: str
+    paper: Number | None
+    scale: float  # from the log's numbers to the shown ones
+    digest: str = ""
+
+    @property
+    def place(self) -> Place:
+        return self.row, self.column
+
+    @property
+    def share(self) -> bool:
+        return self.metric.percent != 1.0
+
+    @property
+    def reached(self) -> list[float]:
+        """The numbers that are there. A target that was never reached gives none."""
+        return [value for value in self.values.values() if value != inf]
+
+    @property
+    def ours(self) -> Number | None:
+        """Mean and sample standard deviation over the seeds; a diverged run cannot hide in a mean."""
+        if not self.values:
+            return None
+        if not self.reached:
+            return Number(inf)
+        lost = any(map(isnan, self.reached))
+        return Number(fmean(self.reached), stdev(self.reached) if len(self.reached) > 1 and not lost else None)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's. A mean over only those runs that reached the target is no match for the paper's."""
+        ours, paper = self.ours, self.paper
+        if ours is None or paper is None or len(self.reached) < len(self.values):
+            return None
+        apart = ours.mean - paper.mean
+        return apart if isfinite(apart) else None
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the difference is larger than both standard deviations together; an unknown one counts as none."""
+        spreads = [number.std for number in (self.ours, self.paper) if number and number.std is not None]
+        return self.difference is not None and bool(spreads) and abs(self.difference) > sum(spreads)
+
+
+def entries(recipe: Recipe, results: Results) -> dict[Place, Entry]:
+    """Every cell, in the recipe's order."""
+    return {place: _entry(recipe, cell) for place, cell in results.cells.items()}
+
+
+def findings(recipe: Recipe, results: Results) -> list[Finding]:
+    """The recipe's claims, tested."""
+    samples = {
+        place: _sample(entry, results.cells[place])
+        for place, entry in entries(recipe, results).items()
+        if not entry.skipped
+    }
+    rows, columns = [row.name for row in recipe.rows], [column.name for column in recipe.columns]
+    return [judged(claim, samples, rows, columns) for claim in recipe.claims]
+
+
+def commands(recipe: Recipe, results: Results) -> list[str]:
+    """What would run the cells that are missing: one command for all of them, or one for each row."""
+    wanted = {place: cell for place, cell in results.cells.items() if cell.missing and not cell.skipped}
+    options = [f"--seeds {len(results.seeds)}"] if len(results.seeds) != recipe.seeds else []
+    begin = " ".join(["fedbraid study run", shlex.quote(recipe.name), *filter(None, [results.variant]), *options])
+    there = [place for place, cell in results.cells.items() if not cell.skipped]
+    if set(there) == set(wanted):
+        return [f"{begin} --resume"] if wanted else []
+    chosen: list[str] = []
+    for row in dict.fromkeys(row for row, _ in wanted):
+        mine = [place for place in wanted if place[0] == row]
+        whole = len(mine) == sum(place[0] == row for place in there)
+        cells = [row] if whole else [AT.join(place) for place in mine]
+        chosen.append(" ".join([begin, *[f"--only {shlex.quote(cell)}" for cell in cells], "--resume"]))
+    return chosen
+
+
+def _entry(recipe: Recipe, cell: CellResult) -> Entry:
+    metric = parse(cell.metric)
+    scale = metric.percent if recipe.unit == "%" else 1.0
+    given = recipe.numbers.get(cell.row, {}).get(cell.column)
+    return Entry(
+        row=cell.row,
+        column=cell.column,
+        metric=metric,
+        values={seed: scale * value for seed, value in sorted(cell.values.items())},
+        missing=cell.missing,
+        skipped=cell.skipped,
+        paper=Number(given[0], given[1] if len(given) > 1 else None) if given else None,
+        scale=scale,
+        digest=next((record.digest for record in cell.records.values()), ""),
+    )
+
+
+def _sample(entry: Entry, cell: CellResult) -> Sample:
+    return Sample(
+        entry.values,
+        entry.metric.higher_is_better,
+        unit_of(entry.metric, entry.scale),
+        {seed: _spent(entry.metric, cell.records[seed]) for seed, value in entry.values.items() if value == inf},
+    )
+
+
+def _spent(metric: Metric, record: Record) -> tuple[float, int]:
+    name = terms(metric.text, "a metric")[0][0]
+    return float(UNTIL[name](record) or 0.0), len(record.rounds)
+
+
+def unit_of(metric: Metric, scale: float) -> str:
+    """What a difference of two of its numbers is counted in."""
+    if metric.percent != 1.0:
+        return {1.0: "", 100.0: "points"}.get(scale, "points²")
+    name, given = terms(metric.text, "a metric")[0]
+    known = {"rounds_to": "rounds", "aggregations_to": "aggregations", "bytes_to": "bytes", "seconds_to": "s"}
+    known |= {"bytes": "bytes", "bytes_per_round": "bytes", "seconds": "s", "seconds_per_round": "s"}
+    return known.get(name, str(given.get("of", given.get("name", ""))))

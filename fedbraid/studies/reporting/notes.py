@@ -1,0 +1,171 @@
+"""What a reader must know beside the numbers: how they were read, what differs from the paper, what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import inf, isnan
+
+from fedbraid.report.words import NOTHING, listed
+from fedbraid.studies.claims import Finding, Interval, Verdict
+from fedbraid.studies.naming import AT, Place
+from fedbraid.studies.recipe import Recipe
+from fedbraid.studies.reporting.entries import Entry
+from fedbraid.studies.reporting.words import MARK, signed
+from fedbraid.studies.results import Results
+
+CHOSEN_ON_TEST = "best round, chosen on the test set, as the paper did"
+
+Entries = Mapping[Place, Entry]
+
+
+def headline(entries: Entries, found: Sequence[Finding]) -> str:
+    """The table in a sentence or two."""
+    told = []
+    if found:
+        counts = Counter(one.verdict for one in found)
+        words = [f"{n} {told_as[n > 1]}" for verdict, told_as in WORDS.items() if (n := counts[verdict])]
+        told.append(f"Of {len(found)} claims, {listed(words)}." if len(found) > 1 else f"The claim {words[0][2:]}.")
+    compared = [entry for entry in entries.values() if entry.difference is not None]
+    if compared:
+        far = sum(entry.beyond for entry in compared)
+        lie = "lies" if far == 1 else "lie"
+        told.append(
+            f"{far} of {_count(len(compared), 'number')} {lie} further from the paper's than both spreads together."
+        )
+    return " ".join(told) or "Our numbers alone, with none beside them."
+
+
+WORDS: dict[Verdict, tuple[str, str]] = {
+    "holds": ("holds", "hold"),
+    "does not hold": ("does not hold", "do not hold"),
+    "undecided": ("is undecided", "are undecided"),
+}
+"""Of one claim, of several."""
+
+
+def warnings(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
+    """What is said before all numbers: in what the runs are not those of the recipe."""
+    told = []
+    if results.variant:
+        told.append(
+            f"NOT THE PAPER'S SETTINGS: everything here was run with {results.variant}. The numbers cannot be "
+            "compared with the paper's, and the claims are tested on these settings only."
+        )
+    if len(results.seeds) != recipe.seeds:
+        told.append(f"{_count(len(results.seeds), 'seed')} instead of the recipe's {recipe.seeds}.")
+    wanted = [entry for entry in entries.values() if not entry.skipped]
+    absent = sum(not entry.values for entry in wanted)
+    partly = sum(bool(entry.values and entry.missing) for entry in wanted)
+    if absent:
+        told.append(f"{absent} of {_count(len(wanted), 'cell')} {_were(absent)} not run yet.")
+    if partly:
+        told.append(f"{_count(partly, 'cell')} {_lack(partly)} some of {'its' if partly == 1 else 'their'} seeds.")
+    return told
+
+
+def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
+    """What the numbers are, below the table."""
+    there = [entry for entry in entries.values() if entry.values]
+    told = _about_metrics(recipe, entries)
+    if recipe.calculation:
+        told.append("calculated, not trained")
+    if any(len(entry.values) > 1 for entry in there):
+        told.append(f"± sample standard deviation over {_count(len(results.seeds), 'seed')}")
+    elif there:
+        told.append("one seed: no spread known")
+    if any(entry.paper for entry in entries.values()):
+        told.append(
+            f"difference: ours minus the paper's; {MARK} larger than both standard deviations together "
+            "(one that is not known counts as 0)"
+        )
+    else:
+        figure = recipe.item.lower().startswith("fig")
+        told.append("the paper gives a picture only, no numbers" if figure else "the recipe has no numbers of a paper")
+    if any(inf in entry.values.values() for entry in there):
+        told.append("never: no run reached the target; (2/3 reached): mean over those that did")
+    if any(any(map(isnan, entry.values.values())) for entry in there):
+        told.append("diverged: at least one run ended without a number")
+    told += [f"{line.name}: {line.note}" for line in (*recipe.columns, *recipe.rows) if line.note]
+    reasons = dict.fromkeys(entry.skipped for entry in entries.values() if entry.skipped)
+    for reason in reasons:
+        places = {place for place, entry in entries.items() if entry.skipped == reason}
+        told.append(f"{NOTHING} {_named(places, recipe)}: {reason}")
+    return told
+
+
+def told_of(finding: Finding, digits: int) -> str:
+    """A claim's numbers: `mean difference +1.20 points, 95 % interval +0.80 to +1.60 (5 seeds); 8 of 8 pairs …`."""
+    overall = finding.overall
+    if overall is None:
+        return "nothing to compare was run yet"
+    parts = [f"mean difference {interval_words(overall, digits, finding.unit)}"]
+    if finding.claim.margin:
+        parts[0] += f", against a margin of {finding.claim.margin:g}"
+    parts.append(f"{finding.agreeing} of {_count(len(finding.pairs), 'pair')} on the claimed side")
+    if finding.missing:
+        parts.append(f"{_count(len(finding.missing), 'pair')} without results")
+    unreached = sum(pair.unreached for pair in finding.pairs)
+    if unreached:
+        parts.append(
+            f"{_count(unreached, 'run')} never reached the target and {_count_as(unreached)} "
+            "one round more than the longer of the pair, so that the one that reached it is the better"
+        )
+    lost = sum(pair.no_number for pair in finding.pairs)
+    if lost:
+        parts.append(f"{_count(lost, 'difference')} left out because a run diverged, which leaves the claim undecided")
+    return "; ".join(parts)
+
+
+def interval_words(found: Interval, digits: int, unit: str) -> str:
+    """`+1.20 points, 95 % interval +0.80 to +1.60 (5 seeds)`."""
+    share = unit.startswith(("points", "%"))
+    size = f"{signed(found.mean, digits, share=share)} {unit}".strip()
+    if not found.known:
+        return f"{size} (one seed)"
+    low, high = (signed(value, digits, share=share) for value in (found.low, found.high))
+    return f"{size}, 95 % interval {low} to {high} ({found.n} seeds)"
+
+
+def _about_metrics(recipe: Recipe, entries: Entries) -> list[str]:
+    groups: dict[str, set[Place]] = {}
+    for place, entry in entries.items():
+        if not entry.skipped:
+            groups.setdefault(_metric_words(entry, recipe), set()).add(place)
+    if len(groups) == 1:
+        return [f"numbers: {next(iter(groups))}"]
+    return [f"{_named(places, recipe)}: {words}" for words, places in groups.items()]
+
+
+def _metric_words(entry: Entry, recipe: Recipe) -> str:
+    share = " in %" if recipe.unit == "%" and entry.metric.percent == 100.0 else ""
+    chosen = f" ({CHOSEN_ON_TEST})" if entry.metric.text.split("(")[0] == "best" else ""
+    way = "more is better" if entry.metric.higher_is_better else "less is better"
+    return f"{entry.metric.label}{share}{chosen}; {way}"
+
+
+def _named(places: set[Place], recipe: Recipe) -> str:
+    """Cells by as few names as will do: whole columns, whole rows, or one by one."""
+    rows, columns = ([line.name for line in lines] for lines in (recipe.rows, recipe.columns))
+    of_rows, of_columns = {row for row, _ in places}, {column for _, column in places}
+    if len(places) == len(rows) * len(of_columns):
+        return listed([column for column in columns if column in of_columns])
+    if len(places) == len(columns) * len(of_rows):
+        return listed([row for row in rows if row in of_rows])
+    return listed([AT.join((row, column)) for row in rows for column in columns if (row, column) in places])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+def _lack(number: int) -> str:
+    return "lacks" if number == 1 else "lack"
+
+
+def _count_as(number: int) -> str:
+    return "counts as" if number == 1 else "count as"

@@ -1,0 +1,78 @@
+"""The pictures beside a table, each with a line that says what to read from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from math import isfinite
+
+from fedbraid.report import pictures as report
+from fedbraid.report.lines import METRICS
+from fedbraid.studies.metrics import is_share
+from fedbraid.studies.naming import Place
+from fedbraid.studies.recipe import Picture, Recipe
+from fedbraid.studies.reporting.asked import Asked, asked
+from fedbraid.studies.reporting.drawing import bars, curves, line
+from fedbraid.studies.reporting.entries import Entry
+from fedbraid.studies.results import Results
+
+DRAWN = {"curves": curves, "line": line, "bars": bars}
+COSTS = {"round": "rounds", "bytes": "data moved", "seconds": "time", "aggregations": "aggregations"}
+WHISKERS = "whiskers are the standard deviation over seeds."
+
+
+def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -> list[report.Picture]:
+    """All pictures that there is something for; courses of the runs if the recipe asks for none."""
+    names: Counter[str] = Counter()
+    drawn = []
+    for picture in recipe.pictures or (Picture(),):
+        wanted = asked(picture, recipe, results, entries)
+        if not wanted.shown:
+            continue
+        names[picture.kind] += 1
+        name = picture.kind if names[picture.kind] == 1 else f"{picture.kind}-{names[picture.kind]}"
+        draw = partial(DRAWN[picture.kind], wanted)
+        drawn.append(report.picture(name, title(wanted), reading(wanted), draw))
+    return drawn
+
+
+def title(wanted: Asked) -> str:
+    picture = wanted.picture
+    if picture.kind == "curves":
+        return f"{_capital(METRICS.get(picture.of, picture.of).removesuffix(' (%)'))} over {COSTS[picture.x]}"
+    over = f" over {picture.x}" if picture.kind == "line" and picture.x != "round" else ""
+    return _capital(wanted.label) + over
+
+
+def reading(wanted: Asked) -> str:
+    picture = wanted.picture
+    if picture.kind == "curves":
+        several = any(course.seeds > 1 for course in wanted.courses.values())
+        return _about_curves(picture) + (" The band reaches from the lowest to the highest seed." if several else "")
+    theirs = any(isfinite(wanted.paper(entry.place).mean) for entry in wanted.shown)
+    if picture.kind == "line":
+        paper = " Hollow marks are the paper's." if theirs else ""
+        better = _better(wanted, "higher", "lower")
+        return f"{better} line is better, and a flat one does not mind the axis; {WHISKERS}{paper}"
+    paper = " The upright mark is the paper's." if theirs else ""
+    return f"{_better(wanted, 'longer', 'shorter')} bar is better; {WHISKERS}{paper}"
+
+
+def _about_curves(picture: Picture) -> str:
+    if picture.of not in METRICS and not is_share(picture.of):
+        return f"How {picture.of} goes on: look for rows that part."
+    better = "higher" if is_share(picture.of) else "lower"
+    fewer = "fewer" if picture.x in ("round", "aggregations") else "less"
+    return f"A {better} line is better; one that gets there further left needs {fewer} {COSTS[picture.x]}."
+
+
+def _better(wanted: Asked, more: str, less: str) -> str:
+    ways = {entry.metric.higher_is_better for entry in wanted.shown}
+    if len(ways) > 1:
+        return f"The {more} or, as the table's notes say, the {less}"
+    return f"A {more if ways.pop() else less}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

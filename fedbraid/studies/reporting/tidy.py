@@ -1,0 +1,103 @@
+"""A study's results for programs: plain data that strict JSON can hold."""
+
+from __future__ import annotations
+
+from math import inf, isfinite, isnan
+from typing import Any
+
+from fedbraid.studies.claims import Finding, Interval, Pair
+from fedbraid.studies.naming import AT, Place
+from fedbraid.studies.reporting.account import Account
+from fedbraid.studies.reporting.entries import Entry, Number
+from fedbraid.studies.reporting.shared import Sharing, nested
+
+
+def to_json(told: Account) -> dict[str, Any]:
+    """Numbers are in the recipe's unit, by seed; what is not finite is None, and a list says what that means."""
+    recipe, results = told.recipe, told.results
+    return {
+        "study": {key: getattr(recipe, key) for key in ("name", "paper", "item", "title", "metric", "unit")},
+        "variant": results.variant,
+        "seeds": list(results.seeds),
+        "warnings": list(told.warnings),
+        "cells": [_cell(entry) for entry in told.entries.values()],
+        "claims": [_claim(finding) for finding in told.findings],
+        "notes": list(told.notes),
+        "readings": list(recipe.readings),
+        "missing": list(told.commands),
+        "settings": _settings(told.settings),
+        "runs": dict(told.origins),
+    }
+
+
+def _cell(entry: Entry) -> dict[str, Any]:
+    return {
+        "row": entry.row,
+        "column": entry.column,
+        "metric": entry.metric.text,
+        "reads": entry.metric.label,
+        "higher_is_better": entry.metric.higher_is_better,
+        "values": {str(seed): _finite(value) for seed, value in entry.values.items()},
+        "unreached": [seed for seed, value in entry.values.items() if value == inf],
+        "diverged": [seed for seed, value in entry.values.items() if isnan(value)],
+        "missing": list(entry.missing),
+        "skipped": entry.skipped,
+        "n": len(entry.values),
+        "ours": _number(entry.ours),
+        "paper": _number(entry.paper),
+        "difference": _finite(entry.difference),
+        "beyond_spreads": entry.beyond,
+        "run": entry.digest,
+    }
+
+
+def _claim(finding: Finding) -> dict[str, Any]:
+    return {
+        "says": finding.claim.says,
+        "verdict": finding.verdict,
+        "margin": finding.claim.margin,
+        "unit": finding.unit,
+        "difference": _interval(finding.overall),
+        "agreeing": finding.agreeing,
+        "pairs": [_pair(pair) for pair in finding.pairs],
+        "missing": [{"better": _place(better), "than": _place(than)} for better, than in finding.missing],
+    }
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    return {
+        "better": _place(pair.better),
+        "than": _place(pair.than),
+        "differences": {str(seed): _finite(value) for seed, value in pair.differences.items()},
+        "difference": _interval(pair.interval),
+        "unreached": pair.unreached,
+        "diverged": pair.no_number,
+    }
+
+
+def _interval(found: Interval | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"mean": _finite(found.mean), "low": _finite(found.low), "high": _finite(found.high), "seeds": found.n}
+
+
+def _number(value: Number | None) -> dict[str, float | None] | None:
+    return None if value is None else {"mean": _finite(value.mean), "std": _finite(value.std)}
+
+
+def _settings(found: Sharing) -> dict[str, Any]:
+    return {
+        "everywhere": nested(found.everywhere),
+        "rows": {name: nested(mine) for name, mine in found.rows.items()},
+        "columns": {name: nested(mine) for name, mine in found.columns.items()},
+        "cells": {AT.join(place): nested(mine) for place, mine in found.cells.items()},
+    }
+
+
+def _place(place: Place) -> dict[str, str]:
+    return {"row": place[0], "column": place[1]}
+
+
+def _finite(value: float | None) -> float | None:
+    """Ten digits: what more there is comes from adding up, not from the runs."""
+    return float(f"{value:.10g}") if value is not None and isfinite(value) else None

@@ -1,0 +1,570 @@
+"""The report of a study: its files, the numbers in them, and what is said beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import replace
+from io import BytesIO
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_study import COURSES, PICTURES, recipe, results
+from pages import Page
+from PIL import Image
+
+from fedbraid.config import flat, to_dict
+from fedbraid.studies import records
+from fedbraid.studies.plan import Changes, table
+from fedbraid.studies.recipe import Claim, Override, Recipe
+from fedbraid.studies.report import write_report
+from fedbraid.studies.reporting.account import account
+from fedbraid.studies.reporting.asked import asked
+from fedbraid.studies.reporting.drawing import bars, curves, line
+from fedbraid.studies.reporting.entries import Entry, Number, commands, entries
+from fedbraid.studies.reporting.latex import escaped, to_latex
+from fedbraid.studies.reporting.machines import duration, origins
+from fedbraid.studies.reporting.markdown import to_markdown
+from fedbraid.studies.reporting.notes import told_of
+from fedbraid.studies.reporting.page import page
+from fedbraid.studies.reporting.shared import NOT_TOLD, nested, sharing, to_toml
+from fedbraid.studies.reporting.tidy import to_json
+from fedbraid.studies.reporting.words import number, signed
+from fedbraid.studies.results import Results, gathered
+
+AVG_1, AVG_5 = ("FedAvg", "β = 0.1"), ("FedAvg", "β = 0.5")
+DISCO_1, DISCO_5 = ("FedAvg+Disco", "β = 0.1"), ("FedAvg+Disco", "β = 0.5")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report made from records on disk, as the command makes it."""
+    out = tmp_path_factory.mktemp("results")
+    made = recipe(pictures=PICTURES)
+    for cell in results(made).cells.values():
+        for run in cell.records.values():
+            records.write(out, run)
+    folder = out / made.name
+    paths = write_report(made, gathered(table(made), out), folder)
+    assert {path.name for path in paths} == {path.name for path in folder.iterdir()}
+    return folder
+
+
+def cells_of(told: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(cell["row"], cell["column"]): cell for cell in told["cells"]}
+
+
+# --- files
+
+
+def test_all_files_are_written(written: Path) -> None:
+    names = {path.name for path in written.iterdir()}
+    drawn = {"curves.png", "curves-2.png", "line.png", "bars.png"}
+    assert names == {"table.md", "table.tex", "results.json", "report.html"} | drawn
+
+
+def test_the_numbers_are_numpys(written: Path) -> None:
+    found = cells_of(json.loads((written / "results.json").read_text(encoding="utf-8")))
+    papers = {AVG_1: 60.0, AVG_5: 70.0, DISCO_1: 61.0}
+    for place, courses in COURSES.items():
+        best = 100 * np.array([max(course) for course in courses.values()])
+        cell = found[place]
+        assert list(cell["values"].values()) == pytest.approx(best)
+        assert list(cell["values"]) == ["0", "1", "2"]
+        assert cell["ours"]["mean"] == pytest.approx(best.mean())
+        assert cell["ours"]["std"] == pytest.approx(best.std(ddof=1))
+        assert cell["n"] == 3
+        if place in papers:
+            assert cell["difference"] == pytest.approx(best.mean() - papers[place])
+        else:
+            assert (cell["paper"], cell["difference"]) == (None, None)
+    # 60.27 ± 0.31 beside 60.00 ± 0.50; 65.50 ± 0.50 beside 70.00; 64.77 ± 0.67 beside 61.00 ± 0.40
+    assert [found[place]["beyond_spreads"] for place in papers] == [False, True, True]
+
+
+def test_records_on_disk_give_what_those_in_memory_do(written: Path) -> None:
+    made = recipe(pictures=PICTURES)
+    assert json.loads((written / "results.json").read_text(encoding="utf-8")) == to_json(account(made, results(made)))
+
+
+def test_the_claims_numbers(written: Path) -> None:
+    (claim,) = json.loads((written / "results.json").read_text(encoding="utf-8"))["claims"]
+    best = {place: np.array([max(c) for c in courses.values()]) for place, courses in COURSES.items()}
+    mean = 100 * (best[DISCO_1] - best[AVG_1] + best[DISCO_5] - best[AVG_5]) / 2
+    reach = 4.302652729749464 * mean.std(ddof=1) / np.sqrt(3)
+    assert claim["verdict"] == "holds"
+    assert claim["difference"] == pytest.approx(
+        {"mean": mean.mean(), "low": mean.mean() - reach, "high": mean.mean() + reach, "seeds": 3}
+    )
+    assert (claim["agreeing"], len(claim["pairs"])) == (2, 2)
+
+
+def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
+    made = recipe(pictures=PICTURES[3:])
+    one, two = (write_report(made, results(made), tmp_path / name) for name in ("one", "two"))
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+
+
+# --- Markdown
+
+
+def test_markdown(written: Path) -> None:
+    lines = (written / "table.md").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == r"# made, Table 1: Two methods \& 50 % of \<clients\>"
+    assert "| **FedAvg** | 60.27 ± 0.31 | 65.50 ± 0.50 |" in lines
+    assert "| paper | 60.00 ± 0.50 | 70.00 |" in lines
+    assert "| difference | +0.27 | −4.50 † |" in lines
+    assert "| paper | 61.00 ± 0.40 | – |" in lines
+    text = "\n".join(lines)
+    assert "± sample standard deviation over 3 seeds" in text
+    assert "best round, chosen on the test set, as the paper did" in text
+    assert "- **holds**: Disco improves FedAvg (mean difference +4.18 points, 95 % interval +3.50 to +4.87" in text
+    assert "- FedAvg: the baseline" in text
+    assert "The paper's text says 10 clients" in text
+    assert "missing" not in text
+
+
+# --- LaTeX
+
+
+@pytest.mark.parametrize(
+    ("raw", "typeset"),
+    [
+        ("50 % & more", r"50 \% \& more"),
+        (r"a_b^c~d\e", r"a\_b\textasciicircum{}c\textasciitilde{}d\textbackslash{}e"),
+        ("{x} $y$ #1", r"\{x\} \$y\$ \#1"),
+        ("β = 0.1, Λ, Α", r"$\beta$ = 0.1, $\Lambda$, A"),
+        ("1.0 ± 0.5 – −2 †", r"1.0 $\pm$ 0.5 \textendash{} $-$2 \dag{}"),
+        ("--scale small", r"-{}-scale small"),
+        ("Müller ≥ <b>", r"Müller $\geq$ \textless{}b\textgreater{}"),
+        ("日本 line\nbreak", "?? line?break"),
+    ],
+    ids=["percent", "letters", "braces", "greek", "signs", "option", "latin", "other"],
+)
+def test_what_latex_would_obey_is_escaped(raw: str, typeset: str) -> None:
+    assert escaped(raw) == typeset
+
+
+HOSTILE = (r"\input{/etc/passwd} & % $x$ #_^~", "[4pt] <script>alert(1)</script> | *b* `c`")
+
+
+def hostile() -> Recipe:
+    lines = recipe().rows
+    rows = tuple(replace(row, name=name) for row, name in zip(lines, HOSTILE, strict=True))
+    return recipe(rows=rows, overrides=(), numbers={HOSTILE[0]: {"β = 0.1": [60.0, 0.5]}}, claims=(), title=HOSTILE[0])
+
+
+def hostile_courses() -> dict[tuple[str, str], Any]:
+    rename = dict(zip(("FedAvg", "FedAvg+Disco"), HOSTILE, strict=True))
+    return {(rename[row], column): courses for (row, column), courses in COURSES.items()}
+
+
+def test_latex_is_whole_whatever_the_names_are() -> None:
+    text = to_latex(account(hostile(), results(hostile(), hostile_courses())))
+    assert text.isascii()
+    bare = re.sub(r"\\[&%$#_{}]", "", text)  # without what is escaped
+    depth = np.cumsum([{"{": 1, "}": -1}.get(letter, 0) for letter in bare])
+    assert depth.min() >= 0
+    assert depth[-1] == 0
+    assert bare.count("$") % 2 == 0
+    assert re.findall(r"\\begin\{(\w+)\}", text) == ["table", "tabular"]
+    assert re.findall(r"\\end\{(\w+)\}", text) == ["tabular", "table"]
+    body = bare[bare.index(r"\toprule") : bare.index(r"\bottomrule")].splitlines()
+    lines = [line for line in body if not line.startswith((r"\toprule", r"\midrule"))]
+    assert len(lines) == 1 + 3 + 1  # the head, a row with the paper's numbers and one without
+    assert all(line.count("&") == 2 and line.endswith(r"\\") for line in lines)
+    assert not any(line.lstrip().startswith("[") for line in lines)  # which would be an option of the line before
+    assert r"\input" not in text
+    assert bare.count("%") == 1  # the comment that names the package
+
+
+def test_latex_has_the_numbers(written: Path) -> None:
+    text = (written / "table.tex").read_text(encoding="utf-8")
+    assert r"{}FedAvg & 60.27 $\pm$ 0.31 & 65.50 $\pm$ 0.50 \\" in text
+    assert r"\quad paper & 60.00 $\pm$ 0.50 & 70.00 \\" in text
+    assert r"\quad difference & +0.27 & $-$4.50 \dag{} \\" in text
+    assert r"\caption{made, Table 1: Two methods \& 50 \% of" in text
+    assert r"\begin{tabular}{lrr}" in text
+
+
+# --- HTML
+
+
+def test_the_page_is_whole_and_alone(written: Path) -> None:
+    text = (written / "report.html").read_text(encoding="utf-8")
+    shown = Page(text)
+    assert shown.open == []
+    assert not {"script", "link", "iframe", "object", "a", "b"} & set(shown.tags)
+    assert shown.resources
+    assert all(resource.startswith("data:image/png;base64,") for resource in shown.resources)
+    assert not re.search(r"url\(|@import|https?://", text)
+    assert shown.tags.count("img") == shown.tags.count("figcaption") == 4
+    for words in (
+        "60.27 ± 0.31",
+        "paper 60.00 ± 0.50",
+        "−4.50 †",
+        "The claim holds.",
+        "2 of 3 numbers lie further from the paper's than both spreads together.",
+        "FedAvg+Disco / FedAvg @ β = 0.1",
+        "<b>two</b> cores",
+        "Two methods & 50 % of <clients>",
+        'method = "fedavg+disco"',
+        "best round, chosen on the test set, as the paper did",
+        "Hollow marks are the paper's.",
+    ):
+        assert words in shown.text, words
+
+
+def test_names_are_shown_and_not_obeyed() -> None:
+    told = account(hostile(), results(hostile(), hostile_courses()))
+    shown = Page(page(told, []))
+    assert all(name in shown.text for name in HOSTILE)
+    assert "script" not in shown.tags
+    markdown = to_markdown(told)
+    assert "<script>" not in markdown
+    row = next(text for text in markdown.splitlines() if "alert" in text)
+    assert len(re.findall(r"(?<!\\)\|", row)) == 4  # a pipe in a name makes no column
+
+
+# --- what is said beside the numbers
+
+
+def test_other_settings_are_said_first_and_loudly() -> None:
+    told = account(recipe(seeds=5), results(variant="--scale small --rounds 3"))
+    html, markdown, tex = page(told, []), to_markdown(told), to_latex(told)
+    for text in (html, markdown):
+        assert text.index("NOT THE PAPER") < text.index("60.27")
+        assert "--scale small --rounds 3" in text
+    assert html.count('class="loud"') == 2
+    assert "3 seeds instead of the recipe's 5" in markdown
+    assert "-{}-scale small" in tex
+    assert to_json(told)["variant"] == "--scale small --rounds 3"
+    plain = account(recipe(), results())
+    assert plain.warnings == ()
+    assert 'class="loud"' not in page(plain, [])
+
+
+def some() -> Results:
+    """One cell that was not run, one with a seed of three."""
+    courses = {AVG_1: {1: (0.3, 0.4, 0.5)}, DISCO_1: COURSES[DISCO_1], DISCO_5: COURSES[DISCO_5]}
+    return results(courses=courses)
+
+
+def test_missing_cells_are_told_with_how_to_run_them() -> None:
+    told = account(recipe(), some())
+    assert told.commands == ("fedbraid study run made-table1 --only FedAvg --resume",)
+    assert "| **FedAvg** | 50.00 (n=1) | missing |" in to_markdown(told)
+    assert told.warnings == ("1 of 4 cells was not run yet.", "1 cell lacks some of its seeds.")
+    assert "    fedbraid study run made-table1 --only FedAvg --resume" in to_markdown(told).splitlines()
+    assert "fedbraid study run made-table1 --only FedAvg --resume" in Page(page(told, [])).text
+    found = cells_of(to_json(told))
+    assert (found[AVG_5]["missing"], found[AVG_5]["ours"], found[AVG_1]["missing"]) == ([0, 1, 2], None, [0, 2])
+    (claim,) = told.findings
+    assert claim.verdict == "undecided"
+    assert "1 pair without results" in told_of(claim, 2)
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        (set(), ["fedbraid study run made-table1 --scale small --seeds 3 --resume"]),
+        (
+            {AVG_1, DISCO_1},
+            [
+                "fedbraid study run made-table1 --scale small --seeds 3 --only 'FedAvg @ β = 0.5' --resume",
+                "fedbraid study run made-table1 --scale small --seeds 3 --only 'FedAvg+Disco @ β = 0.5' --resume",
+            ],
+        ),
+        (set(COURSES), []),
+    ],
+    ids=["nothing", "some", "all"],
+)
+def test_the_commands_that_would_run_what_is_missing(there: set[tuple[str, str]], expected: list[str]) -> None:
+    courses = {place: COURSES[place] for place in there}
+    made = recipe(seeds=2)
+    assert commands(made, results(made, courses, variant="--scale small")) == expected
+
+
+def test_a_report_of_nothing(tmp_path: Path) -> None:
+    paths = write_report(recipe(pictures=PICTURES), results(courses={}), tmp_path)
+    assert {path.name for path in paths} == {"table.md", "table.tex", "results.json", "report.html"}
+    assert "nothing to compare was run yet" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+def test_skipped_cells_have_their_reason() -> None:
+    skip = Override(("FedAvg",), ("β = 0.5",), skip="the paper has no such cell")
+    made = recipe(overrides=(skip,))
+    told = account(made, results(made, skipped={DISCO_5: "data set 'x' is not here; fetch it"}))
+    markdown = to_markdown(told)
+    assert "| **FedAvg** | 60.27 ± 0.31 | – |" in markdown
+    assert "- – FedAvg @ β = 0.5: the paper has no such cell" in markdown
+    assert "- – FedAvg+Disco @ β = 0.5: data set 'x' is not here; fetch it" in markdown
+    assert told.commands == ()
+    assert told.warnings == ()
+    assert [len(finding.pairs) + len(finding.missing) for finding in told.findings] == [1]
+
+
+def test_a_figure_has_our_numbers_alone() -> None:
+    made = recipe(item="Figure 3", numbers={}, claims=())
+    told = account(made, results(made))
+    markdown = to_markdown(told)
+    assert "the paper gives a picture only" in markdown
+    assert "| paper |" not in markdown
+    assert "difference" not in markdown
+    assert "Claims" not in markdown
+    assert "60.27 ± 0.31" in markdown
+    assert "paper" not in to_latex(told)[to_latex(told).index(r"\toprule") :]
+
+
+def test_each_metric_is_named_where_it_is_used() -> None:
+    columns = (replace(recipe().columns[0], metric="last"), recipe().columns[1])
+    made = recipe(columns=columns)
+    notes = "\n".join(account(made, results(made)).notes)
+    assert "β = 0.1: accuracy of the last round in %; more is better" in notes
+    assert "β = 0.5: best test accuracy of any round in % (best round, chosen on the test set" in notes
+
+
+def reaching(courses: dict[tuple[str, str], Any]) -> tuple[Recipe, Results]:
+    numbers = {"FedAvg": {"β = 0.1": [2.0], "β = 0.5": [2.0]}}
+    made = recipe(metric="rounds_to(target=0.6)", unit="", digits=1, numbers=numbers)
+    return made, results(made, courses)
+
+
+def test_targets_that_were_never_reached() -> None:
+    high, low = (0.5, 0.7, 0.8), (0.3, 0.4, 0.5)
+    made, found = reaching(
+        {
+            AVG_1: {0: low, 1: low, 2: low},
+            AVG_5: {0: low, 1: high, 2: high},
+            DISCO_1: {0: high, 1: high, 2: low},
+            DISCO_5: {0: high, 1: high, 2: high},
+        }
+    )
+    told = account(made, found)
+    markdown = to_markdown(told)
+    assert "| **FedAvg** | never | 2.0 ± 0.0 (2/3 reached) |" in markdown
+    assert "| difference | – | – |" in markdown  # a mean over those that got there is no match for the paper's
+    (claim,) = told.findings
+    assert [dict(pair.differences) for pair in claim.pairs] == [{0: 2.0, 1: 2.0, 2: 0.0}, {0: 2.0, 1: 0.0, 2: 0.0}]
+    assert claim.unit == "rounds"
+    assert "5 runs never reached the target and count as one round more" in told_of(claim, 1)
+    data = cells_of(to_json(told))
+    assert data[AVG_1]["values"] == {"0": None, "1": None, "2": None}
+    assert data[AVG_1]["unreached"] == [0, 1, 2]
+    assert data[AVG_5]["unreached"] == [0]
+    json.dumps(to_json(told), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "cost"),  # of three rounds, and a third more
+    [("rounds_to", 4.0), ("aggregations_to", 4.0), ("bytes_to", 6000.0), ("seconds_to", 120.0)],
+)
+def test_what_a_run_without_the_target_had_spent(metric: str, cost: float) -> None:
+    made = recipe(metric=f"{metric}(target=0.6)", unit="")
+    courses = {AVG_1: {0: (0.3, 0.4, 0.5)}, DISCO_1: {0: (0.7, 0.7, 0.7)}}
+    (claim,) = account(made, results(made, courses)).findings
+    assert claim.pairs[0].differences == {0: pytest.approx(cost - cost / 4)}  # the other needed one round
+
+
+def test_a_diverged_run_is_not_hidden_in_a_mean() -> None:
+    found = results()
+    lost = replace(found.cells[AVG_1], values={0: 0.6, 1: nan, 2: 0.6})
+    told = account(recipe(), replace(found, cells={**found.cells, AVG_1: lost}))
+    markdown = to_markdown(told)
+    assert "| **FedAvg** | diverged |" in markdown
+    assert "diverged: at least one run ended without a number" in markdown
+    assert told.findings[0].verdict == "undecided"
+    assert cells_of(to_json(told))[AVG_1]["diverged"] == [1]
+    json.dumps(to_json(told), allow_nan=False)
+
+
+def test_a_margin_is_in_the_tables_unit() -> None:
+    close = Claim("FedAvg is no worse than Disco by more than six points", ("FedAvg",), ("FedAvg+Disco",), margin=6.0)
+    made = recipe(claims=(close, replace(close, margin=3.0)))
+    told = account(made, results(made))
+    assert [finding.verdict for finding in told.findings] == ["holds", "does not hold"]
+    assert told.headline.startswith("Of 2 claims, 1 holds and 1 does not hold.")
+
+
+# --- numbers in words
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "share", "written"),
+    [
+        (68.466, 2, True, "68.47"),
+        (0.0001, 2, True, "0.00"),
+        (0.000123, 2, False, "0.000123"),
+        (41.26, 1, False, "41.3"),
+        (1_234_567.8, 2, False, "1,234,568"),
+        (inf, 2, False, "never"),
+        (nan, 2, True, "diverged"),
+    ],
+)
+def test_numbers_in_words(value: float, digits: int, share: bool, written: str) -> None:
+    assert number(value, digits, share=share) == written
+
+
+def test_signs() -> None:
+    assert [signed(value, 2, share=True) for value in (1.5, -1.5, 0.001, -0.001, None)] == [
+        "+1.50",
+        "−1.50",
+        "0.00",
+        "0.00",
+        "–",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "paper", "beyond"),
+    [
+        ([60.0, 61.0, 62.0], Number(62.4, 0.5), False),  # 1.4 apart, 1.0 and 0.5 wide
+        ([60.0, 61.0, 62.0], Number(62.6, 0.5), True),
+        ([60.0, 61.0, 62.0], Number(62.4), True),  # no spread of the paper's
+        ([61.0], Number(62.4), False),  # no spread at all
+        ([61.0], Number(62.4, 0.5), True),
+        ([60.0, 61.0, 62.0], None, False),
+    ],
+)
+def test_differences_beyond_both_spreads(values: list[float], paper: Number | None, beyond: bool) -> None:
+    some = entries(recipe(), results())[AVG_1]
+    entry: Entry = replace(some, values=dict(enumerate(values)), paper=paper)
+    assert entry.beyond is beyond
+
+
+# --- settings and machines
+
+
+@pytest.mark.parametrize("made", [recipe(), recipe(rows=recipe().rows[:1], overrides=(), numbers={}, claims=())])
+def test_every_setting_is_told_once_and_can_be_put_together_again(made: Recipe) -> None:
+    found = results(made)
+    parts = sharing(found)
+    for (row, column), cell in found.cells.items():
+        assert cell.settings is not None
+        whole = {key: value for key, value in to_dict(cell.settings).items() if key not in NOT_TOLD}
+        layers = [parts.everywhere, parts.rows[row], parts.columns[column], parts.cells.get((row, column), {})]
+        assert sum(map(len, layers)) == len(flat(whole))
+        assert {key: value for layer in layers for key, value in layer.items()} == flat(whole)
+    assert all("beta" not in key for key in parts.everywhere)
+    assert parts.columns["β = 0.1"] == {"partition.beta": 0.1}
+
+
+def test_settings_as_toml() -> None:
+    parts = sharing(results())
+    shared, *others = to_toml(parts).split("# row FedAvg\n")
+    assert tomllib.loads(shared) == nested(parts.everywhere)
+    assert 'method = "fedavg"\n' in others[0]
+    assert "# column β = 0.5\npartition.beta = 0.5" in others[0]
+    assert "# FedAvg+Disco @ β = 0.5\nstrands.disco.a = 0.3" in others[0]
+    assert tomllib.loads(others[0].split("# row ")[0])["method"] == "fedavg"
+
+
+def test_runs_that_cells_share_count_once() -> None:
+    twice = recipe().rows[0]
+    made = recipe(rows=(twice, replace(twice, name="FedAvg again")), overrides=(), numbers={}, claims=())
+    again = {("FedAvg again", column): COURSES["FedAvg", column] for _, column in (AVG_1, AVG_5)}
+    told = dict(origins(results(made, {AVG_1: COURSES[AVG_1], AVG_5: COURSES[AVG_5], **again})))
+    assert told["runs"] == "6, each counted once"
+    assert told["time of all rounds together"] == "9 min"  # 2 columns × 3 rounds × (30 + 31 + 32) s
+    assert (told["seeds"], told["torch"], told["engine.kind"]) == ("0, 1, 2", "2", "stack")
+
+
+def test_machines_that_differ_are_all_told() -> None:
+    found = results()
+    cell = found.cells[AVG_1]
+    other = replace(cell.records[0], environment={**cell.records[0].environment, "gpu": "big"})
+    mixed = replace(found, cells={**found.cells, AVG_1: replace(cell, records={**cell.records, 0: other})})
+    assert dict(origins(mixed))["gpu"] == "big (1 run); none (11 runs)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.5, "0.5 s"), (59, "59 s"), (90, "2 min"), (3600, "1 h 0 min"), (7384, "2 h 3 min")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+# --- pictures
+
+
+def drawn(kind: int, **changes: Any) -> tuple[Any, Any]:
+    made = recipe(**changes)
+    found = results(made)
+    return asked(PICTURES[kind], made, found, entries(made, found)), {0: curves, 1: curves, 2: line, 3: bars}[kind]
+
+
+@pytest.mark.parametrize("name", ["curves.png", "curves-2.png", "line.png", "bars.png"])
+def test_pictures_have_content(written: Path, name: str) -> None:
+    image = Image.open(BytesIO((written / name).read_bytes())).convert("RGB")
+    assert image.width == 1280
+    assert image.height >= 200
+    colours = {colour for _, colour in image.getcolors(1 << 24) or []}
+    assert (0, 114, 178) in colours  # the first row's
+    assert np.asarray(image).min() < 60  # its words
+
+
+def test_curves_show_the_mean_and_the_span_of_the_seeds() -> None:
+    wanted, draw = drawn(0)
+    panels = draw(wanted).axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["β = 0.1", "β = 0.5"]
+    courses = 100 * np.array(list(COURSES[DISCO_5].values()))
+    second = panels[1].get_lines()[1]
+    assert second.get_xdata() == pytest.approx([1, 2, 3])
+    assert second.get_ydata() == pytest.approx(courses.mean(axis=0))
+    heights = panels[1].collections[1].get_paths()[0].vertices[:, 1]
+    assert {round(float(y), 6) for y in heights} == {round(float(y), 6) for y in (*courses.min(0), *courses.max(0))}
+
+
+def test_curves_over_bytes() -> None:
+    wanted, draw = drawn(1)
+    (axes,) = draw(wanted).axes
+    assert axes.get_lines()[0].get_xdata() == pytest.approx([1.5, 3.0, 4.5])  # kB
+    assert "(kB)" in axes.get_xlabel()
+
+
+def test_lines_go_over_the_columns_numbers_with_the_papers_beside() -> None:
+    turned = recipe().columns[::-1]  # drawn by their numbers, not in the table's order
+    wanted, draw = drawn(2, columns=turned)
+    (axes,) = draw(wanted).axes
+    ours = axes.get_lines()[0]
+    papers = next(one for one in axes.get_lines() if one.get_markerfacecolor() == "none" and one.get_marker() == "o")
+    assert ours.get_xdata() == pytest.approx([0.1, 0.5])
+    assert ours.get_ydata() == pytest.approx([60.2667, 65.5], abs=1e-3)
+    assert papers.get_ydata() == pytest.approx([60.0, 70.0])
+    assert axes.get_xscale() == "log"
+    assert axes.get_xlabel() == "β"
+
+
+def test_bars_are_as_long_as_the_numbers() -> None:
+    wanted, draw = drawn(3)
+    first, second = draw(wanted).axes
+    assert [bar.get_width() for bar in first.patches] == pytest.approx([60.2667, 64.7667], abs=1e-3)
+    assert [text.get_text() for text in second.texts] == ["65.50", "69.37"]
+    assert first.get_xlim()[0] == 0.0
+
+
+def test_a_row_looks_the_same_in_every_picture() -> None:
+    made = recipe()
+    found = results(made, {DISCO_1: COURSES[DISCO_1]})
+    wanted = asked(PICTURES[0], made, found, entries(made, found))
+    assert (wanted.rows, wanted.columns) == (("FedAvg+Disco",), ("β = 0.1",))
+    alone = curves(wanted).axes[0].get_lines()[0]
+    both = drawn(0)[1](drawn(0)[0]).axes[0].get_lines()[1]
+    assert (alone.get_color(), alone.get_marker()) == (both.get_color(), both.get_marker())
+
+
+def test_without_pictures_in_the_recipe_there_are_courses(tmp_path: Path) -> None:
+    made = recipe(rows=recipe().rows[:1], columns=recipe().columns[:1], overrides=(), numbers={}, claims=())
+    assert "curves.png" in {path.name for path in write_report(made, results(made), tmp_path)}
+
+
+def test_changed_runs_are_told_by_the_plan(tmp_path: Path) -> None:
+    made = recipe(small={"rounds": 2})
+    found = gathered(table(made, Changes(small=True, seeds=1)), tmp_path)
+    told = account(made, found)
+    assert told.warnings[0].startswith("NOT THE PAPER'S SETTINGS: everything here was run with --scale small.")
+    assert told.commands == ("fedbraid study run made-table1 --scale small --seeds 1 --resume",)
