@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbraid.data.dataset import Array
+from fedbraid.data.ranges import ranges
 from fedbraid.errors import UserError
 from fedbraid.registry import whole
 
@@ -35,14 +36,10 @@ def dealt(members: Shares, counts: Indices, rng: np.random.Generator) -> Shares:
 
 
 def by_class(labels: Array) -> Shares:
-    """The sample indices of each class that occurs."""
-    if labels.dtype.kind not in "iu":
-        raise UserError(
-            f"this partition goes by class and needs labels that are whole numbers, not {labels.dtype}; "
-            "'iid', 'quantity', 'noise', 'natural' and 'assignment' take any labels"
-        )
+    """The sample indices of each class that occurs; a regression's labels go by their ranges."""
     some(labels)
-    classes, which = np.unique(labels, return_inverse=True)
+    kinds = ranges(labels) if labels.dtype.kind == "f" else labels
+    classes, which = np.unique(kinds, return_inverse=True)
     return held(which, len(classes))
 
 

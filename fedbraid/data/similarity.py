@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedbraid.data.dataset import Array, Partition
-from fedbraid.data.shares import NOBODY, Indices, Shares, by_class, held, number
+from fedbraid.data.shares import NOBODY, Indices, Shares, held, number, some
 from fedbraid.errors import UserError
 from fedbraid.registry import not_negative
 
@@ -24,7 +24,7 @@ def similarity(
     gives a client the fewest classes. With `split_test` the test samples are split in the same way, for each client's
     own accuracy.
     """
-    by_class(labels)  # refuses labels that are not classes
+    some(labels)
     clients, s = number(clients), not_negative("s", s)
     if s > 1:
         raise UserError(f"s is the share of samples that are dealt at random, such as 0.1, and at most 1, not {s:g}")

@@ -15,6 +15,7 @@ from fedbraid.core.plan import AS_THEY_ARE
 from fedbraid.core.tree import Tree
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.data.noise import noisy
+from fedbraid.data.ranges import LABEL_RANGES, ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,16 +96,6 @@ class Samples:
 def picked(rows: Tensor, index: Tensor) -> Tensor:
     """`rows[index]`, by whole rows: on a CPU several times faster than indexing."""
     return rows.index_select(0, index.flatten()).reshape(*index.shape, *rows.shape[1:])
-
-
-LABEL_RANGES = 10
-"""A regression's labels are counted in so many ranges, each with about as many samples."""
-
-
-def ranges(labels: np.ndarray) -> np.ndarray:
-    """Which range each label of a regression lies in."""
-    edges = np.quantile(labels, np.arange(1, LABEL_RANGES) / LABEL_RANGES)
-    return np.searchsorted(edges, labels, side="right")
 
 
 @dataclass(frozen=True, eq=False)

@@ -198,11 +198,6 @@ def test_concentrations_are_finite_and_positive(bad):
         dirichlet_equal(BALANCED, 3, stream(0, "test"), delta=bad)
 
 
-def test_labels_must_be_classes():
-    with pytest.raises(UserError, match="whole numbers, not float64"):
-        dirichlet(np.linspace(0, 1, 50), 2, stream(0, "test"))
-
-
 def test_no_samples_are_refused():
     with pytest.raises(UserError, match="no training samples"):
         dirichlet_equal(np.zeros(0, dtype=np.int64), 1, stream(0, "test"))

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from time import process_time
 
 import numpy as np
@@ -123,14 +124,22 @@ def test_more_clients_than_could_ever_be_fed_are_refused_at_once(name):
     assert process_time() - start < 2
 
 
-@pytest.mark.parametrize("name", sorted({*REQUESTS} - {"iid", "noise", "quantity"}))
-def test_partitions_by_class_refuse_other_labels(name):
+@pytest.mark.parametrize("name", sorted({*REQUESTS} - {"similarity"}))
+def test_the_labels_of_a_regression_go_by_their_ranges(name):
+    data, labels = toy(), np.random.default_rng(0).normal(size=400)
+    numbers = replace(data, train=replace(data.train, y=labels), task="regression", classes=1)
+    by_hand = replace(data, train=replace(data.train, y=np.argsort(np.argsort(labels)) // 40), classes=10)
+    one, other = (make_partition(d, name, 5, 0) for d in (numbers, by_hand))
+    assert all(map(np.array_equal, one.clients, other.clients))
+
+
+def test_similarity_goes_by_the_numbers_of_a_regression_themselves():
     data = toy()
-    data = replace(data, train=replace(data.train, y=data.train.y / 4), task="regression", classes=1)
-    with pytest.raises(UserError, match=r"whole numbers, not float64; 'iid', .* take any labels"):
-        make_partition(data, name, 5, 0)
-    for other in ("iid", "noise", "quantity"):
-        assert make_partition(data, other, 5, 0).sizes.sum() == 400
+    labels = np.random.default_rng(0).normal(size=400)
+    data = replace(data, train=replace(data.train, y=labels), test=replace(data.test, y=data.test.y / 4), classes=1)
+    made = make_partition(replace(data, task="regression"), "similarity", 5, 0, s=0.0)
+    held = [labels[own] for own in made.clients]
+    assert all(low.max() < high.min() for low, high in pairwise(held))
 
 
 # --- natural
