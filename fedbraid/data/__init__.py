@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.data.digits import digits
-from fedbraid.data.partitions import PARTITIONS, make_partition
+from fedbraid.data.partitions import PARTITIONS, find_partition, make_partition
 from fedbraid.data.sets.images import IMAGES
 from fedbraid.data.sets.records import RECORDS
 from fedbraid.data.shaping import shaped
@@ -18,10 +19,13 @@ from fedbraid.registry import Entry, find
 
 __all__ = [
     "PARTITIONS",
+    "SHAPING",
     "Dataset",
     "Partition",
     "Split",
     "describe",
+    "find_dataset",
+    "find_partition",
     "load",
     "make_partition",
     "names",
@@ -36,17 +40,25 @@ DATASETS: tuple[Entry[Dataset], ...] = (
 )
 
 
+SHAPING = Entry("shaping", "", shaped).options
+"""What every data set takes, with the defaults."""
+
+
 def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Dataset:
     """The data set called `name`. `data_dir` is where the sets that come as files are looked for.
 
     Options are the set's own and those of `shaped`, which every set takes.
     """
-    shaping = Entry("shaping", "", shaped).options
-    entry = find("data set", name, DATASETS, options, also=shaping)
+    entry = find_dataset(name, options)
     own = {key: value for key, value in options.items() if key in entry.options}
     rest = {key: value for key, value in options.items() if key not in own}
     files = {"data_dir": data_dir} if "data_dir" in signature(entry.make).parameters else {}
     return shaped(entry.make(**files, **own), **rest)
+
+
+def find_dataset(name: str, options: Mapping[str, Any]) -> Entry[Dataset]:
+    """The data set called `name`, once it is known to take `options`."""
+    return find("data set", name, DATASETS, options, also=SHAPING)
 
 
 def names() -> list[str]:

@@ -52,7 +52,7 @@ nothing else is said; users may be unknown, and the number of clients not given 
 def make_partition(dataset: Dataset, name: str, clients: int | None, seed: int, **params: Any) -> Partition:
     """The partition called `name` of the data set's training samples; the same arguments give the same partition."""
     seed = whole("seed", seed, 0)
-    entry = _find(name, params)
+    entry = find_partition(name, params)
     given = {
         "labels": dataset.train.y,
         "users": dataset.train.users,
@@ -83,18 +83,20 @@ def parse_partition(text: str) -> tuple[str, dict[str, Any]]:
     if len(found) != 1:
         raise UserError(f"{text!r} is not {wanted}")
     name, params = found[0]
-    _find(name, params)
+    find_partition(name, params)
     return name, params
 
 
-def _find(name: str, params: dict[str, Any]) -> Entry[Partition]:
+def find_partition(name: str, params: dict[str, Any]) -> Entry[Partition]:
     """The partition called `name`, once it is known to take `params`; some pass on whatever else they get."""
-    passing = {entry.name for entry in PARTITIONS if _passes_on(entry)}
-    return find("partition", name, PARTITIONS, params, also=set(params) - GIVEN if name in passing else ())
+    return find("partition", name, PARTITIONS, params, also=set(params) - GIVEN if name in PASSING else ())
 
 
 def _passes_on(entry: Entry[Partition]) -> bool:
     return any(p.kind is Parameter.VAR_KEYWORD for p in signature(entry.make).parameters.values())
+
+
+PASSING = {entry.name for entry in PARTITIONS if _passes_on(entry)}
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,11 @@
+"""Cells that are calculated: functions of a cell's settings and a seed, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedbraid.studies.recipe import Settings
+
+Calculation = Callable[[Settings, int], float]
+
+CALCULATIONS: dict[str, Calculation] = {}

@@ -1,0 +1,77 @@
+"""The cells of a recipe's table: what is run for each, and how its number is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fedbraid.config import Config
+from fedbraid.errors import UserError
+from fedbraid.studies.identity import config_of
+from fedbraid.studies.naming import Place, matching
+from fedbraid.studies.recipe import Recipe, Settings
+from fedbraid.studies.settings import laid
+
+ANALYZE = "analyze"
+"""The settings' key that says which analyses are made of the finished run; no part of what the run is."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table."""
+
+    row: str
+    column: str
+    settings: Settings  # as they are laid over one another
+    metric: str
+    skip: str = ""  # why there is no such cell
+    calculation: str = field(default="", repr=False)
+
+    @property
+    def place(self) -> Place:
+        return self.row, self.column
+
+    @cached_property
+    def config(self) -> Config | None:
+        """What its runs are, with seed 0; None where nothing is trained."""
+        if self.skip or self.calculation:
+            return None
+        try:
+            return config_of({key: value for key, value in self.settings.items() if key != ANALYZE})
+        except UserError as error:
+            raise UserError(f"row {self.row!r}, column {self.column!r}: {error}") from None
+
+    @property
+    def analyze(self) -> tuple[str, ...]:
+        return tuple(self.settings.get(ANALYZE, ()))
+
+
+def cells(recipe: Recipe, *, small: bool = False, extra: Settings | None = None) -> dict[Place, Cell]:
+    """Every cell, row by row; `extra` is laid over all of them."""
+    if small and not recipe.small:
+        raise UserError(f"{recipe.name} has no [small] part, which --scale small would lay over its cells")
+    made: dict[Place, Cell] = {}
+    for row in recipe.rows:
+        for column in recipe.columns:
+            own = [o for o in recipe.overrides if _among(row.name, o.rows) and _among(column.name, o.columns)]
+            small_layers = recipe.small, column.small, row.small
+            layers = [recipe.base, column.set, row.set, *(o.set for o in own), *(small_layers if small else ())]
+            made[row.name, column.name] = Cell(
+                row.name,
+                column.name,
+                laid(*layers, extra or {}),
+                row.metric or column.metric or recipe.metric,
+                next((o.skip for o in own if o.skip), ""),
+                recipe.calculation,
+            )
+    return made
+
+
+def _among(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(matching(pattern, [name]) for pattern in patterns)
+
+
+def used_strands(some: Mapping[Place, Cell]) -> set[str]:
+    """The strands that the cells' methods have."""
+    return {name for cell in some.values() if cell.config for name in cell.config.strands}

@@ -1,0 +1,109 @@
+"""What a run is, so that the same run is made once, whoever asks for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any, TypeVar
+
+from fedbraid import data, methods, models
+from fedbraid.config import Config, Named, from_dict, optimizer_of, to_dict
+from fedbraid.errors import UserError
+from fedbraid.experiment import CLIENTS, KNOW_THEIR_CLIENTS, check_needs
+from fedbraid.registry import Entry, find
+from fedbraid.studies.recipe import Settings
+
+NO_PART = "seed", "engine", "save", "method", "strands"
+"""Keys that say nothing of what a run is; the method counts as the chain that it stands for."""
+
+
+def config_of(settings: Settings) -> Config:
+    """The configuration that a cell's settings stand for, with every default written out. Nothing is loaded.
+
+    Hyper-parameters may be set for strands that only other methods of the table have: they are left out.
+    """
+    for key, instead in NOT_HERE.items():
+        table, _, last = key.rpartition(".")
+        if last in (settings.get(table, {}) if table else settings):
+            raise UserError(f"{key} has no place here: {instead}")
+    values = dict(settings)
+    if isinstance(values.get("strands"), Mapping):
+        mine = methods.strand_names(values.get("method", Config.method))
+        values["strands"] = {name: table for name, table in values["strands"].items() if name in mine}
+    return written_out(from_dict(values))
+
+
+NOT_HERE = {
+    "seed": "the recipe says how many seeds there are, and --seeds another number",
+    "evaluate.target": "the metric has it, such as rounds_to(target=0.55)",
+}
+"""Settings of a run that a study sets by other means."""
+
+
+def written_out(config: Config) -> Config:
+    """The configuration with every default in it. Names, options and hyper-parameters that do not exist are refused."""
+    chain = methods.parse(config.method, config.strands)
+    check_needs(config, chain)
+    part = config.partition
+    return replace(
+        config,
+        strands={s.name: {f.name: getattr(s, f.name) for f in fields(s)} for s in chain},  # type: ignore[arg-type]
+        data=_with_defaults(data.find_dataset(config.data.name, config.data.options), config.data, data.SHAPING),
+        partition=replace(
+            _with_defaults(data.find_partition(part.name, part.options), part),
+            clients=part.clients or (0 if part.name in KNOW_THEIR_CLIENTS else CLIENTS),
+        ),
+        model=_with_defaults(find("model", config.model.name, models.describe(), config.model.options), config.model),
+        optimizer=replace(config.optimizer, options=asdict(optimizer_of(config))),  # type: ignore[call-overload]
+    )
+
+
+USUAL = to_dict(Config())
+
+
+def digest(config: Config) -> str:
+    """Sixteen letters that tell a run from another, whatever its seed and its engine. Defaults are written out.
+
+    What a chain, a data set, a partition, a model and an optimizer are made with is part of it, defaults or not; of the
+    other settings only what differs from the default, so that a setting of a later version does not make other runs of
+    those that were finished before.
+    """
+    chain = methods.parse(config.method, config.strands)
+    mine, usual = to_dict(config), USUAL
+    named = {key: mine[key] for key in ("data", "partition", "model", "optimizer")}
+    rest = _differing({key: value for key, value in mine.items() if key not in {*NO_PART, *named}}, usual)
+    strands = [[s.name, {f.name: getattr(s, f.name) for f in fields(s)}] for s in chain]  # type: ignore[arg-type]
+    text = json.dumps(_plain(named | rest | {"chain": strands}), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+Choice = TypeVar("Choice", bound=Named)
+
+
+def _with_defaults(entry: Entry[Any], named: Choice, also: Mapping[str, Any] | None = None) -> Choice:
+    """What is named, with its options' defaults; None cannot be written and is the default anyway."""
+    options = {**(also or {}), **entry.options, **named.options}
+    return replace(named, options={key: value for key, value in options.items() if value is not None})
+
+
+def _differing(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are not the usual ones, tables by their keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        old = usual.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            value, old = _differing(value, old), {}
+        if value != old:
+            found[key] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Values as JSON has them; 1.0 is 1, however it was written."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

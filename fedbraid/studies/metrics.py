@@ -1,0 +1,330 @@
+"""How a cell's number is read from the record of a run: `best`, `mean_last(n=10)`, `rounds_to(target=0.55)` …
+
+What is read is the accuracy on the test set, unless `of` names another key of the rounds' log, such as
+`last(of='drift.variance')`. Of accuracies more is better, of everything else less, unless `better='higher'` says
+otherwise. What was never reached took infinitely long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from inspect import Parameter, signature
+from itertools import accumulate
+from statistics import fmean, pstdev
+from typing import Any
+
+from fedbraid.errors import UserError, unknown
+from fedbraid.studies.records import Record
+from fedbraid.terms import terms
+
+A_METRIC = "a metric; write one such as best or rounds_to(target=0.55)"
+ACCURACY = "accuracy"
+SHARES = ACCURACY, "client_accuracy", "group_accuracy"
+"""Keys of the log, or tables in it, whose numbers are shares."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a run."""
+
+    label: str  # in words
+    read: Callable[[Record], float | None]  # None = the record does not have it; inf = never reached
+    higher_is_better: bool = True
+    percent: float = 1.0
+    """By what its values are multiplied where a recipe's unit is per cent: 100 for shares."""
+    needs: str = ""  # a setting without which the log does not have it, such as evaluate.per_client
+    analysis: str = ""  # an analysis of the finished run that makes it
+    until: int = 0  # the round that it is read in, if it names one
+    text: str = ""  # as it was written
+
+
+def parse(text: str) -> Metric:
+    """The metric written as `text`.
+
+    >>> parse("mean_last(n=10)").label
+    'mean accuracy of the last 10 evaluated rounds'
+    """
+    found = terms(text, A_METRIC)
+    if len(found) != 1:
+        raise UserError(f"{text!r} is not {A_METRIC}")
+    name, given = found[0]
+    if name not in METRICS:
+        raise unknown("metric", name, METRICS)
+    known = signature(METRICS[name]).parameters
+    for key, value in given.items():
+        if key not in known:
+            raise (
+                unknown(f"option of metric {name!r}", key, known)
+                if known
+                else UserError(f"metric {name!r} takes no options; leave {key!r} out")
+            )
+        _check(name, key, value)
+    for key, parameter in known.items():
+        if parameter.default is Parameter.empty and key not in given:
+            raise UserError(f"metric {name!r} needs a value for {key}, such as {name}({key}={EXAMPLES[key]!r})")
+    return replace(METRICS[name](**given), text=text)
+
+
+EXAMPLES: dict[str, Any] = {
+    "of": "loss",
+    "better": "higher",
+    "name": "hessian.top",
+    "n": 10,
+    "round": 50,
+    "number": 0,
+    "target": 0.55,
+    "share": 0.1,
+}
+
+
+def _check(metric: str, key: str, value: Any) -> None:
+    wanted = type(EXAMPLES[key])
+    fits = isinstance(value, (int, float) if wanted is float else wanted) and not isinstance(value, bool)
+    if key in ("n", "round") and fits:
+        fits = value >= 1
+    if key == "better" and fits:
+        fits = value in ("higher", "lower")
+    if key == "share" and fits:
+        fits = 0 < value <= 1
+    if not fits:
+        raise UserError(f"metric {metric!r} takes a {key} such as {EXAMPLES[key]!r}, not {value!r}")
+
+
+# --- what a round's log says
+
+Course = list[tuple[int, float]]
+
+
+def course(record: Record, of: str) -> Course:
+    """The rounds that have a value of `of`, and the value."""
+    values = record.series.get(of, ())
+    return [(number, float(value)) for number, value in zip(record.rounds, values, strict=False) if value is not None]
+
+
+def is_share(of: str) -> bool:
+    return of.split(".")[0] in SHARES
+
+
+def _metric(words: str, of: str, better: str, read: Callable[[Record], float | None], **more: Any) -> Metric:
+    """A metric whose values are of the kind of `of`."""
+    higher = better == "higher" if better else is_share(of) and not of.endswith(".std")
+    return Metric(words, read, higher, 100.0 if is_share(of) else 1.0, needs=_needs(of), **more)
+
+
+def _needs(of: str) -> str:
+    tables = {"client_accuracy": "evaluate.per_client", "group_accuracy": "evaluate.groups"}
+    return tables.get(of.split(".")[0], "")
+
+
+def _end(record: Record, of: str, n: int) -> list[float]:
+    """The last `n` values. A model that is not finite has no loss at the end, whatever it had before."""
+    values = [value for _, value in course(record, of)]
+    if values and record.series[of][-1] is None and not record.series["finite"][-1]:
+        return [math.nan]
+    return values[-n:]
+
+
+def _of_some(f: Callable[[Sequence[float]], float], values: Iterable[float]) -> float | None:
+    some = list(values)
+    return f(some) if some else None
+
+
+# --- the metrics
+
+
+def best(of: str = ACCURACY, better: str = "") -> Metric:
+    made = _metric(f"best test {of} of any round" if of == ACCURACY else f"best {of} of any round", of, better, _none)
+    pick = max if made.higher_is_better else min
+    return replace(made, read=lambda r: _of_some(pick, (v for _, v in course(r, of) if math.isfinite(v))))
+
+
+def _none(record: Record) -> None:
+    return None
+
+
+def last(of: str = ACCURACY, better: str = "") -> Metric:
+    return _metric(f"{of} of the last round", of, better, lambda r: _of_some(fmean, _end(r, of, 1)))
+
+
+def mean_last(n: int, of: str = ACCURACY, better: str = "") -> Metric:
+    return _metric(f"mean {of} of the last {n} evaluated rounds", of, better, lambda r: _of_some(fmean, _end(r, of, n)))
+
+
+def std_last(n: int, of: str = ACCURACY) -> Metric:
+    words = f"standard deviation of the {of} over the last {n} evaluated rounds"
+    return _metric(words, of, "lower", lambda r: _of_some(pstdev, _end(r, of, n)))
+
+
+def at(round: int, of: str = ACCURACY, better: str = "") -> Metric:
+    def read(r: Record) -> float | None:
+        return _of_some(lambda values: values[-1], (v for number, v in course(r, of) if number <= round))
+
+    return _metric(f"{of} after round {round}", of, better, read, until=round)
+
+
+def mean(of: str, better: str = "") -> Metric:
+    return _metric(f"mean {of} of a round", of, better, lambda r: _of_some(fmean, (v for _, v in course(r, of))))
+
+
+def total(of: str, better: str = "") -> Metric:
+    return _metric(f"{of} of all rounds", of, better, lambda r: _of_some(math.fsum, (v for _, v in course(r, of))))
+
+
+def _until(words: str, target: float, of: str, better: str, spent: Callable[[Record], Sequence[float]]) -> Metric:
+    """What was spent until a round of the log reached the target; `spent` has it after each round."""
+    higher = _metric("", of, better, _none).higher_is_better
+
+    def read(r: Record) -> float | None:
+        values = course(r, of)
+        if not values:
+            return None
+        reached = (number for number, v in values if (v >= target if higher else v <= target))
+        first = next(reached, None)
+        return math.inf if first is None else float(spent(r)[list(r.rounds).index(first)])
+
+    shown = f"{target:.4g}" if not is_share(of) else f"{100 * target:.4g} %"
+    return Metric(f"{words} until the {of} is {shown}", read, higher_is_better=False, needs=_needs(of))
+
+
+def rounds_to(target: float, of: str = ACCURACY, better: str = "") -> Metric:
+    return _until("rounds", target, of, better, lambda r: r.rounds)
+
+
+def aggregations_to(target: float, of: str = ACCURACY, better: str = "") -> Metric:
+    return _until("aggregations", target, of, better, aggregations)
+
+
+def bytes_to(target: float, of: str = ACCURACY, better: str = "") -> Metric:
+    return _until("bytes moved", target, of, better, lambda r: list(accumulate(_moved(r))))
+
+
+def seconds_to(target: float, of: str = ACCURACY, better: str = "") -> Metric:
+    return _until("seconds", target, of, better, lambda r: list(accumulate(r.series["seconds"])))
+
+
+def aggregations(record: Record) -> list[int]:
+    """How often the server has averaged, after each round: FedSkip's does only now and then."""
+    skip = record.config.get("strands", {}).get("skip", {"every": 1, "final_aggregate": False})
+    rounds = record.config["rounds"]
+    averaged = [n % skip["every"] == 0 or (n == rounds and skip["final_aggregate"]) for n in record.rounds]
+    return list(accumulate(map(int, averaged)))
+
+
+def _moved(record: Record) -> list[float]:
+    return [down + up for down, up in zip(record.series["bytes_down"], record.series["bytes_up"], strict=True)]
+
+
+def bytes_moved() -> Metric:
+    return Metric("bytes moved in all rounds", lambda r: math.fsum(_moved(r)), higher_is_better=False)
+
+
+def bytes_per_round() -> Metric:
+    return Metric("bytes moved in a round", lambda r: _of_some(fmean, _moved(r)), higher_is_better=False)
+
+
+def seconds() -> Metric:
+    return Metric("seconds", lambda r: r.totals["seconds"], higher_is_better=False)
+
+
+def forward_samples() -> Metric:
+    return Metric("samples through the network", lambda r: r.totals["forward_samples"], higher_is_better=False)
+
+
+def client_std(round: int = 0) -> Metric:
+    words = "standard deviation of the clients' accuracies" + _after(round)
+    return replace(_clients("std", round), label=words)
+
+
+def client_variance(round: int = 0) -> Metric:
+    std = _clients("std", round)
+
+    def read(r: Record) -> float | None:
+        value = std.read(r)
+        return None if value is None else value**2
+
+    return replace(std, label="variance of the clients' accuracies" + _after(round), read=read, percent=1e4)
+
+
+def mean_clients(round: int = 0) -> Metric:
+    return replace(_clients("mean", round), label="mean of the clients' accuracies" + _after(round))
+
+
+def _clients(part: str, round: int) -> Metric:
+    of = f"client_accuracy.{part}"
+    return at(round, of) if round else last(of)
+
+
+def _after(round: int) -> str:
+    return f" after round {round}" if round else ""
+
+
+def worst_clients(share: float = 0.1) -> Metric:
+    def read(r: Record) -> float | None:
+        some = sorted(a for a in r.client_accuracy or () if a is not None)
+        return _of_some(fmean, some[: max(1, int(share * len(some) + 1e-9))])
+
+    return Metric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, "evaluate.per_client")
+
+
+def group(name: str) -> Metric:
+    return replace(last(f"group_accuracy.{name}"), label=f"accuracy on {name} classes")
+
+
+def class_accuracy(number: int) -> Metric:
+    def read(r: Record) -> float | None:
+        return r.per_class[number] if r.per_class and 0 <= number < len(r.per_class) else None
+
+    return Metric(f"accuracy on class {number}", read, True, 100.0)
+
+
+def class_std() -> Metric:
+    def read(r: Record) -> float | None:
+        return _of_some(pstdev, (a for a in r.per_class or () if a is not None))
+
+    return Metric("standard deviation of the classes' accuracies", read, False, 100.0)
+
+
+def analysis(name: str, better: str = "lower") -> Metric:
+    """`hessian.top`, or `features(clients=3).mmd` where the analysis is asked for with options."""
+    text, _, quantity = name.rpartition(".")
+
+    def read(r: Record) -> float | None:
+        found = r.analyses.get(text, {})
+        return (math.nan if found[quantity] is None else found[quantity]) if quantity in found else None
+
+    return Metric(name, read, better == "higher", analysis=text)
+
+
+def calculated(better: str = "lower") -> Metric:
+    return Metric("calculated", _none, better == "higher")
+
+
+METRICS: dict[str, Callable[..., Metric]] = {
+    "best": best,
+    "last": last,
+    "mean_last": mean_last,
+    "std_last": std_last,
+    "at": at,
+    "mean": mean,
+    "total": total,
+    "rounds_to": rounds_to,
+    "aggregations_to": aggregations_to,
+    "bytes_to": bytes_to,
+    "seconds_to": seconds_to,
+    "bytes": bytes_moved,
+    "bytes_per_round": bytes_per_round,
+    "seconds": seconds,
+    "seconds_per_round": lambda: replace(mean("seconds"), label="seconds of a round"),
+    "forward_samples": forward_samples,
+    "client_std": client_std,
+    "client_variance": client_variance,
+    "mean_clients": mean_clients,
+    "worst_clients": worst_clients,
+    "group": group,
+    "class_accuracy": class_accuracy,
+    "class_std": class_std,
+    "analysis": analysis,
+    "calculated": calculated,
+}

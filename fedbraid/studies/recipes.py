@@ -1,0 +1,244 @@
+"""Recipes from their files: by name where FedBraid has them, or by path. Mistakes are told with file and key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from fedbraid.config import read_toml
+from fedbraid.errors import UserError, unknown
+from fedbraid.studies.calculations import CALCULATIONS
+from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
+from fedbraid.studies.metrics import parse
+from fedbraid.studies.naming import AT, chosen, matching, pairs, places
+from fedbraid.studies.recipe import Line, Recipe
+
+HERE = Path(__file__).parent / "recipes"
+
+
+def names() -> list[str]:
+    """The recipes that FedBraid has."""
+    return sorted(file.stem for file in HERE.glob("*.toml"))
+
+
+def found(wanted: Sequence[str]) -> list[Recipe]:
+    """Recipes by name, by pattern or by path; all that FedBraid has if none is asked for."""
+    return [load(file) for file in files(wanted)]
+
+
+def files(wanted: Sequence[str]) -> list[Path]:
+    """The files of `found`, each once."""
+    paths: dict[Path, None] = {}
+    for one in wanted or ["*"]:
+        if one.endswith(".toml"):
+            paths[Path(one)] = None
+            continue
+        here = matching(one, names())
+        if wanted and not here:
+            raise unknown("recipe", one, names())
+        paths |= {HERE / f"{name}.toml": None for name in here}
+    return list(paths)
+
+
+def load(path: Path) -> Recipe:
+    """The recipe in a file, checked but for what only its data can tell."""
+    values = read_toml(path)
+    try:
+        if "name" in values:
+            raise UserError("name is the file's own; leave it out")
+        recipe: Recipe = _made(Recipe, {"name": path.stem, **values}, "")
+        check(recipe)
+    except UserError as error:
+        raise UserError(f"{path.name}: {error}") from None
+    return recipe
+
+
+# --- from plain values
+
+
+def _made(kind: Any, values: Mapping[str, Any], where: str) -> Any:
+    """A dataclass from a table, whose keys and types are checked."""
+    hints, known = get_type_hints(kind), [f.name for f in fields(kind)]
+    for key in values:
+        if key not in known:
+            raise unknown("key", where + key, [where + name for name in known if name != "name" or where])
+    for f in fields(kind):
+        if f.name not in values and f.default is MISSING and f.default_factory is MISSING:
+            raise UserError(f"{where}{f.name} is missing")
+    return kind(**{key: _typed(hints[key], value, where + key) for key, value in values.items()})
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+    """A value as the type of its field; lists become tuples."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise UserError(f"{where} must be a list, not {value!r}")
+        return tuple(_typed(args[0], part, f"{where}[{k}]") for k, part in enumerate(value))
+    if is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where} must be a table, not {value!r}")
+        return _made(hint, value, f"{where}.")
+    if origin is Mapping:
+        table = _table(value, where)
+        return table if args[1] is Any else {key: _numbers(part, f"{where}.{key}") for key, part in table.items()}
+    if origin is Literal:
+        if value not in args:
+            raise UserError(f"{where} must be one of {', '.join(map(repr, args))}, not {value!r}")
+        return value
+    if origin is UnionType:  # a number, or nothing
+        hint = args[0]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        raise UserError(f"{where} must be {WORDS[hint]}, not {value!r}")
+    return value
+
+
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where} must be a table, not {value!r}")
+    return value
+
+
+def _numbers(value: Any, where: str) -> dict[str, tuple[float, ...]]:
+    """A row of the paper's numbers; [mean], [mean, spread] or just the mean."""
+    read: dict[str, tuple[float, ...]] = {}
+    for column, given in _table(value, where).items():
+        several = given if isinstance(given, list) else [given]
+        fit = all(isinstance(one, int | float) and not isinstance(one, bool) for one in several)
+        if not fit or len(several) not in (1, 2):
+            raise UserError(f"{where}.{column} must be [mean] or [mean, spread], not {given!r}")
+        read[column] = tuple(float(one) for one in several)
+    return read
+
+
+# --- what must fit together
+
+
+def check(recipe: Recipe) -> None:
+    """That all parts of a recipe fit together, and that every cell's configuration can be made. Nothing is loaded."""
+    for key in ("paper", "item", "title"):
+        if not getattr(recipe, key).strip():
+            raise UserError(f"{key} must say something")
+    if recipe.seeds < 1 or recipe.digits < 0:
+        raise UserError("seeds must be 1 or more, and digits 0 or more")
+    _check_lines("rows", recipe.rows)
+    _check_lines("columns", recipe.columns)
+    rows, columns = [line.name for line in recipe.rows], [line.name for line in recipe.columns]
+    with _at("metric"):
+        parse(recipe.metric)
+    with _at("numbers"):
+        for row, numbers in recipe.numbers.items():
+            _known("row", row, rows)
+            for column in numbers:
+                _known("column", column, columns)
+    for k, override in enumerate(recipe.overrides):
+        with _at(f"overrides[{k}]"):
+            chosen("row", override.rows, rows)
+            chosen("column", override.columns, columns)
+            if not override.set and not override.skip:
+                raise UserError("it changes nothing; give it a set or a skip")
+    for k, picture in enumerate(recipe.pictures):
+        with _at(f"pictures[{k}]"):
+            chosen("row", picture.rows, rows)
+            drawn = chosen("column", picture.columns, columns)
+            if picture.kind == "line" and any(line.x is None for line in recipe.columns if line.name in drawn):
+                raise UserError("a line goes over the columns' x, which some of them lack")
+    if recipe.calculation and recipe.calculation not in CALCULATIONS:
+        raise unknown("calculation", recipe.calculation, CALCULATIONS)
+    made = cells(recipe)
+    _check_cells(recipe, list(made.values()))
+    for k, claim in enumerate(recipe.claims):
+        with _at(f"claims[{k}]"):
+            compared = pairs(claim, rows, columns)
+            if all(made[one].skip or made[other].skip for one, other in compared):
+                raise UserError("all cells that it compares are skipped")
+            for one, other in compared:
+                if _direction(made[one]) != _direction(made[other]):
+                    raise UserError(f"{AT.join(one)} and {AT.join(other)} are read by metrics of opposite direction")
+    if recipe.small:
+        with _at("small"):
+            _check_cells(recipe, list(cells(recipe, small=True).values()), small=True)
+
+
+def _check_lines(kind: str, lines: Sequence[Line]) -> None:
+    if not lines:
+        raise UserError(f"{kind} is empty; a table has at least one of them")
+    seen: set[str] = set()
+    for k, line in enumerate(lines):
+        if not line.name.strip() or AT.strip() in line.name:
+            raise UserError(f"{kind}[{k}].name must say something, without an @, not {line.name!r}")
+        if line.name in seen:
+            raise UserError(f"{kind}[{k}].name {line.name!r} is there twice")
+        seen.add(line.name)
+        if line.metric:
+            with _at(f"{kind}[{k}].metric"):
+                parse(line.metric)
+
+
+def _check_cells(recipe: Recipe, some: Sequence[Cell], small: bool = False) -> None:
+    if all(cell.skip for cell in some):
+        raise UserError("every cell is skipped")
+    for cell in some:
+        if cell.skip:
+            continue
+        metric, config = parse(cell.metric), cell.config
+        with _at(f"row {cell.row!r}, column {cell.column!r}"):
+            if not all(isinstance(name, str) for name in cell.analyze) or isinstance(cell.settings.get(ANALYZE), str):
+                raise UserError(f"{ANALYZE} must be a list of names, such as ['hessian']")
+            if config is None:
+                continue
+            if cell.metric.startswith("calculated"):
+                raise UserError("the metric is 'calculated', but the recipe has no calculation")
+            if metric.analysis and metric.analysis not in cell.analyze:
+                raise UserError(f"metric {cell.metric!r} needs {ANALYZE} = [{metric.analysis!r}] in its settings")
+            if metric.needs and not getattr(config.evaluate, metric.needs.removeprefix("evaluate.")):
+                raise UserError(f"metric {cell.metric!r} needs {metric.needs} = true")
+            if metric.until > config.rounds and not small:
+                raise UserError(f"metric {cell.metric!r} looks at a round beyond the last, {config.rounds}")
+    _check_strands(recipe, {cell.place: cell for cell in some})
+
+
+def _check_strands(recipe: Recipe, some: Mapping[tuple[str, str], Cell]) -> None:
+    """Hyper-parameters count only in cells whose method has the strand: those that count nowhere are a mistake."""
+    rows, columns = [line.name for line in recipe.rows], [line.name for line in recipe.columns]
+    layers = {"base": (recipe.base, ["*"])}
+    layers |= {f"columns[{k}].set": (line.set, [f"@ {line.name}"]) for k, line in enumerate(recipe.columns)}
+    layers |= {f"rows[{k}].set": (line.set, [line.name]) for k, line in enumerate(recipe.rows)}
+    layers |= {
+        f"overrides[{k}].set": (o.set, [f"{row}{AT}{column}" for row in o.rows for column in o.columns])
+        for k, o in enumerate(recipe.overrides)
+    }
+    for key, (settings, texts) in layers.items():
+        if recipe.calculation or not isinstance(settings.get("strands"), Mapping):
+            continue
+        touched = {place: some[place] for text in texts for place in places(text, rows, columns)}
+        for strand in settings["strands"]:
+            if strand not in used_strands(touched):
+                raise UserError(f"{key}.strands.{strand} is set, but no method of these cells has {strand!r}")
+
+
+def _direction(cell: Cell) -> bool:
+    return parse(cell.metric).higher_is_better
+
+
+def _known(kind: str, name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        raise unknown(kind, name, names)
+
+
+@contextmanager
+def _at(key: str) -> Iterator[None]:
+    """Mistakes inside are told with the key they are at."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None

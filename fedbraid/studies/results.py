@@ -1,0 +1,62 @@
+"""What there is of a recipe's table: each cell's numbers, and the records that they were read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedbraid.config import Config
+from fedbraid.studies import records
+from fedbraid.studies.calculations import CALCULATIONS
+from fedbraid.studies.cells import Cell
+from fedbraid.studies.identity import digest
+from fedbraid.studies.metrics import parse
+from fedbraid.studies.plan import Table, missing_data
+from fedbraid.studies.records import Record
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell of the table, as far as it was run."""
+
+    row: str
+    column: str
+    settings: Config | None  # of its runs (seed 0), every default written out; None where nothing is trained
+    metric: str  # how `values` were read; `metrics.parse` says in words, in which direction, and whether it is a share
+    values: Mapping[int, float] = field(default_factory=dict)
+    """By seed, as they are in the log (a share is 0.68, not 68). inf: the target was never reached; nan: diverged."""
+    records: Mapping[int, Record] = field(default_factory=dict)  # by seed; none where nothing is trained
+    missing: tuple[int, ...] = ()  # seeds that were not run yet, or whose record lacks what the metric reads
+    skipped: str = ""  # why the cell is not there: the paper has none, or its data is not here
+
+
+@dataclass(frozen=True)
+class Results:
+    """The table. `variant` says how it differs from the recipe's: `--scale small --rounds 5`, or nothing."""
+
+    cells: Mapping[tuple[str, str], CellResult]  # by row and column, in the recipe's order
+    seeds: tuple[int, ...]
+    variant: str = ""
+
+
+def gathered(table: Table, out: Path, data_dir: Path | None = None) -> Results:
+    """What the records under `out` have of a table."""
+    cells = {place: _cell(cell, table.seeds, out, data_dir) for place, cell in table.cells.items()}
+    return Results(cells, table.seeds, str(table.changes))
+
+
+def _cell(cell: Cell, seeds: tuple[int, ...], out: Path, data_dir: Path | None) -> CellResult:
+    config = cell.config
+    if cell.skip:
+        return CellResult(cell.row, cell.column, None, cell.metric, skipped=cell.skip)
+    if config is None:
+        calculate = CALCULATIONS[cell.calculation]
+        values = {seed: calculate(cell.settings, seed) for seed in seeds}
+        return CellResult(cell.row, cell.column, None, cell.metric, values)
+    read, mine = parse(cell.metric).read, digest(config)
+    there = {seed: record for seed in seeds if (record := records.read(out, mine, seed)) is not None}
+    values = {seed: value for seed, record in there.items() if (value := read(record)) is not None}
+    missing = tuple(seed for seed in seeds if seed not in values)
+    skipped = "" if values else missing_data(config, data_dir)
+    return CellResult(cell.row, cell.column, config, cell.metric, values, there, missing, skipped)
