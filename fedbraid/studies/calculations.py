@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedbraid.studies.payload import payload
 from fedbraid.studies.recipe import Settings
 
 Calculation = Callable[[Settings, int], float]
 
-CALCULATIONS: dict[str, Calculation] = {}
+CALCULATIONS: dict[str, Calculation] = {"payload": payload}
