@@ -19,21 +19,31 @@ def natural(
     rng: np.random.Generator,
     min_size: int = 1,
     choose: str = "random",
+    tested: bool = False,
 ) -> Partition:
     """One client per user with at least `min_size` training samples, and the user's own test samples where known.
 
     If a number of clients is given, so many of these users are chosen at random, or the "largest" (rFedAvg takes the
-    500 most active users of Sent140). Clients are in the order of their users' names.
+    500 most active users of Sent140). Clients are in the order of their users' names. With `tested`, only users who
+    have test samples too count: LEAF drops the others (of Shakespeare's roles, 660 are left at a tenth for testing, as
+    many as FedSkip has).
     """
     min_size = whole("min_size", min_size)
     if choose not in CHOICES:
         raise UserError(f"choose must be one of {', '.join(CHOICES)}, not {choose!r}")
+    if not isinstance(tested, bool):
+        raise UserError(f"tested must be true or false, not {tested!r}")
     if users is None:
         raise UserError(
             "this data set does not say which user each sample came from, which a natural partition needs; "
             "choose another one, such as dirichlet"
         )
     names, sizes = np.unique(users, return_counts=True)
+    if tested:
+        if test_users is None:
+            raise UserError("this data set does not say which user each test sample came from; leave tested out")
+        kept = np.isin(names, test_users)
+        names, sizes = names[kept], sizes[kept]
     chosen = np.flatnonzero(sizes >= min_size)
     if not len(chosen):
         most = f"; min_size={sizes.max()} would keep the largest" if len(names) else ", or any at all"

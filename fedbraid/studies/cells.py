@@ -49,7 +49,7 @@ class Cell:
 
 def cells(recipe: Recipe, *, small: bool = False, extra: Settings | None = None) -> dict[Place, Cell]:
     """Every cell, row by row; `extra` is laid over all of them."""
-    if small and not recipe.small:
+    if small and not recipe.small and not recipe.calculation:
         raise UserError(f"{recipe.name} has no [small] part, which --scale small would lay over its cells")
     made: dict[Place, Cell] = {}
     for row in recipe.rows:

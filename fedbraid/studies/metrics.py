@@ -37,6 +37,8 @@ class Metric:
     needs: str = ""  # a setting without which the log does not have it, such as evaluate.per_client
     analysis: str = ""  # an analysis of the finished run that makes it
     until: int = 0  # the round that it is read in, if it names one
+    beside: str = ""  # a row whose run, in the same column and with the same seed, it is measured by
+    given: Callable[[Record], Metric] | None = None  # what it is once that run is known
     text: str = ""  # as it was written
 
 
@@ -75,6 +77,7 @@ EXAMPLES: dict[str, Any] = {
     "round": 50,
     "number": 0,
     "target": 0.55,
+    "row": "FedAvg",
     "share": 0.1,
 }
 
@@ -172,36 +175,75 @@ def total(of: str, better: str = "") -> Metric:
     return _metric(f"{of} of all rounds", of, better, lambda r: _of_some(math.fsum, (v for _, v in course(r, of))))
 
 
-def _until(words: str, target: float, of: str, better: str, spent: Callable[[Record], Sequence[float]]) -> Metric:
-    """What was spent until a round of the log reached the target; `spent` has it after each round."""
-    higher = _metric("", of, better, _none).higher_is_better
+WAITING = {
+    "rounds_to": "rounds",
+    "aggregations_to": "aggregations",
+    "bytes_to": "bytes moved",
+    "seconds_to": "seconds",
+}
+"""Metrics that wait for a target, and what they count."""
+
+
+def _until(
+    name: str, target: float | None, row: str, of: str, better: str, spent: Callable[[Record], Sequence[float]]
+) -> Metric:
+    """What was spent until a round of the log reached the target, or the best of another row; `spent` has it after
+    each round."""
+    if (target is None) == (not row):
+        way = f"such as {name}(target=0.55), or the row whose best it is, such as {name}(row='FedAvg')"
+        raise UserError(f"metric {name!r} needs a value for target, {way}; not both")
+    goal, words = best(of, better), WAITING[name]
 
     def read(r: Record) -> float | None:
         values = course(r, of)
-        if not values:
+        if not values or target is None:
             return None
-        reached = (number for number, v in values if (v >= target if higher else v <= target))
+        reached = (number for number, v in values if (v >= target if goal.higher_is_better else v <= target))
         first = next(reached, None)
         return math.inf if first is None else float(spent(r)[list(r.rounds).index(first)])
 
+    def given(other: Record) -> Metric:
+        found = goal.read(other)
+        return Metric(words, _none) if found is None else _until(name, found, "", of, better, spent)
+
+    if target is None:
+        label = f"{words} until the {of} is the best of {row}"
+        return Metric(label, read, higher_is_better=False, needs=_needs(of), beside=row, given=given)
     shown = f"{target:.4g}" if not is_share(of) else f"{100 * target:.4g} %"
     return Metric(f"{words} until the {of} is {shown}", read, higher_is_better=False, needs=_needs(of))
 
 
-def rounds_to(target: float, of: str = ACCURACY, better: str = "") -> Metric:
-    return _until("rounds", target, of, better, lambda r: r.rounds)
+def rounds_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
+    return _until("rounds_to", target, row, of, better, lambda r: r.rounds)
 
 
-def aggregations_to(target: float, of: str = ACCURACY, better: str = "") -> Metric:
-    return _until("aggregations", target, of, better, aggregations)
+def aggregations_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
+    return _until("aggregations_to", target, row, of, better, aggregations)
 
 
-def bytes_to(target: float, of: str = ACCURACY, better: str = "") -> Metric:
-    return _until("bytes moved", target, of, better, lambda r: list(accumulate(_moved(r))))
+def bytes_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
+    return _until("bytes_to", target, row, of, better, lambda r: list(accumulate(_moved(r))))
 
 
-def seconds_to(target: float, of: str = ACCURACY, better: str = "") -> Metric:
-    return _until("seconds", target, of, better, lambda r: list(accumulate(r.series["seconds"])))
+def seconds_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
+    return _until("seconds_to", target, row, of, better, lambda r: list(accumulate(r.series["seconds"])))
+
+
+def speedup(row: str, of: str = ACCURACY, better: str = "") -> Metric:
+    label = f"rounds until {row} has its best {of}, over those until it is reached here"
+
+    def given(other: Record) -> Metric:
+        to_best = rounds_to(row=row, of=of, better=better).given
+        assert to_best is not None
+        rounds = to_best(other).read
+
+        def read(r: Record) -> float | None:
+            there, here = rounds(other), rounds(r)
+            return None if there is None or here is None else there / here  # 0 = never reached here
+
+        return Metric(label, read)
+
+    return Metric(label, _none, higher_is_better=True, needs=_needs(of), beside=row, given=given)
 
 
 def aggregations(record: Record) -> list[int]:
@@ -313,6 +355,7 @@ METRICS: dict[str, Callable[..., Metric]] = {
     "aggregations_to": aggregations_to,
     "bytes_to": bytes_to,
     "seconds_to": seconds_to,
+    "speedup": speedup,
     "bytes": bytes_moved,
     "bytes_per_round": bytes_per_round,
     "seconds": seconds,

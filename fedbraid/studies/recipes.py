@@ -202,6 +202,8 @@ def _check_cells(recipe: Recipe, some: Sequence[Cell], small: bool = False) -> N
                 raise UserError(f"metric {cell.metric!r} needs {ANALYZE} = [{metric.analysis!r}] in its settings")
             if metric.needs and not getattr(config.evaluate, metric.needs.removeprefix("evaluate.")):
                 raise UserError(f"metric {cell.metric!r} needs {metric.needs} = true")
+            if metric.beside:
+                _known("row", metric.beside, [line.name for line in recipe.rows])
             if metric.until > config.rounds and not small:
                 raise UserError(f"metric {cell.metric!r} looks at a round beyond the last, {config.rounds}")
     _check_strands(recipe, {cell.place: cell for cell in some})

@@ -42,21 +42,30 @@ class Results:
 
 def gathered(table: Table, out: Path, data_dir: Path | None = None) -> Results:
     """What the records under `out` have of a table."""
-    cells = {place: _cell(cell, table.seeds, out, data_dir) for place, cell in table.cells.items()}
+    cells = {place: _cell(cell, table, out, data_dir) for place, cell in table.cells.items()}
     return Results(cells, table.seeds, str(table.changes))
 
 
-def _cell(cell: Cell, seeds: tuple[int, ...], out: Path, data_dir: Path | None) -> CellResult:
-    config = cell.config
+def _cell(cell: Cell, table: Table, out: Path, data_dir: Path | None) -> CellResult:
+    config, seeds = cell.config, table.seeds
     if cell.skip:
         return CellResult(cell.row, cell.column, None, cell.metric, skipped=cell.skip)
     if config is None:
         calculate = CALCULATIONS[cell.calculation]
         values = {seed: calculate(cell.settings, seed) for seed in seeds}
         return CellResult(cell.row, cell.column, None, cell.metric, values)
-    read, mine = parse(cell.metric).read, digest(config)
+    mine = digest(config)
     there = {seed: record for seed in seeds if (record := records.read(out, mine, seed)) is not None}
-    values = {seed: value for seed, record in there.items() if (value := read(record)) is not None}
+    values = {seed: value for seed, record in there.items() if (value := _value(cell, record, table, out)) is not None}
     missing = tuple(seed for seed in seeds if seed not in values)
     skipped = "" if values else missing_data(config, data_dir)
     return CellResult(cell.row, cell.column, config, cell.metric, values, there, missing, skipped)
+
+
+def _value(cell: Cell, record: Record, table: Table, out: Path) -> float | None:
+    metric = parse(cell.metric)
+    if metric.given is None:
+        return metric.read(record)
+    beside = table.cells[metric.beside, cell.column].config
+    other = records.read(out, digest(beside), record.seed) if beside else None
+    return metric.given(other).read(record) if other else None

@@ -167,6 +167,20 @@ def test_natural_users_without_test_samples_have_none():
     assert tests[1].dtype == np.int64
 
 
+def test_natural_can_leave_out_users_without_test_samples():
+    users, tests = np.array([3, 3, 8, 8, 8, 9]), np.array([9, 3, 5])
+    made = natural(users, tests, None, stream(0, "test"), tested=True)
+    assert [list(share) for share in made.clients] == [[0, 1], [5]]
+    assert [list(test) for test in made.client_tests] == [[1], [0]]
+    assert [list(share) for share in natural(users, tests, None, stream(0, "test"), 2, tested=True).clients] == [[0, 1]]
+    with pytest.raises(UserError, match="no user has 3 training samples; min_size=2"):
+        natural(users, tests, None, stream(0, "test"), 3, tested=True)
+    with pytest.raises(UserError, match="leave tested out"):
+        natural(users, None, None, stream(0, "test"), tested=True)
+    with pytest.raises(UserError, match="true or false, not 1"):
+        natural(users, tests, None, stream(0, "test"), tested=1)
+
+
 def test_natural_can_choose_some_users():
     users = np.repeat(np.arange(20), 3)
     chosen = [natural(users, None, 5, stream(seed, "test")).clients for seed in range(4)]
