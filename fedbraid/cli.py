@@ -64,7 +64,7 @@ def run(
     base = held.config() if held and held.started and config is None else None
     chosen = resolved(config, settings, method=method, engine=engine, device=device, base=base)
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
-    with interruptible(), cli_show.progress(err, 1) as on_round:
+    with interruptible(), cli_show.progress(err, chosen.rounds) as on_round:
         done = api.run(
             config=chosen, out=where, resume=resume, own=load_strands(strand), data_dir=data_dir, on_round=on_round
         )
@@ -107,7 +107,7 @@ def compare(
     where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
     places = [api.place_of(where, m, seed) for m in method for seed in range(chosen.seed, chosen.seed + seeds)]
     left = sum(not (place / "summary.json").exists() for place in places)
-    with interruptible(), cli_show.progress(err, left) as on_round:
+    with interruptible(), cli_show.progress(err, left * chosen.rounds) as on_round:
         done = api.compare(
             *method,
             seeds=seeds,

@@ -42,7 +42,8 @@ class Record:
     label_counts: Sequence[Sequence[int]] | None = None  # [clients][classes]
     client_accuracy: Sequence[float | None] | None = None  # of each client in the last evaluated round
     per_class: Sequence[float | None] | None = None
-    analyses: Mapping[str, float] = field(default_factory=dict)  # `hessian.top` and the like
+    analyses: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    """What analyses of the finished run found: by analysis as it is written, then by quantity."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,7 +53,7 @@ class Record:
 
     def has(self, analyses: Iterable[str]) -> bool:
         """Whether these analyses were made of the run."""
-        return {*analyses} <= {key.split(".")[0] for key in self.analyses}
+        return {*analyses} <= {*self.analyses}
 
 
 def record_of(
@@ -62,7 +63,7 @@ def record_of(
     label_counts: Sequence[Sequence[int]] | None,
     engine: Mapping[str, Any],
     environment: Mapping[str, str],
-    analyses: Mapping[str, float] | None = None,
+    analyses: Mapping[str, Mapping[str, float | None]] | None = None,
 ) -> Record:
     """A record of the lines that a run logged."""
     lines = [flat(line) for line in rounds]
