@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +13,19 @@ from rich.table import Table
 from safetensors import SafetensorError
 
 from fedbraid.cli_data import data_app
-from fedbraid.cli_shared import ConfigOption, DataDir, Json, Settings, described, entry_table, err, out, print_json
+from fedbraid.cli_shared import (
+    ConfigOption,
+    DataDir,
+    Device,
+    Json,
+    Settings,
+    described,
+    entry_table,
+    err,
+    interruptible,
+    out,
+    print_json,
+)
 from fedbraid.cli_study import study_app
 from fedbraid.errors import UserError
 
@@ -35,7 +45,6 @@ ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A T
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
 Engine = Annotated[str | None, typer.Option(help="auto, stack or loop.", show_default="auto")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
 Own = Annotated[
     list[str] | None,
     typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
@@ -242,16 +251,6 @@ def print_method(shown: dict[str, Any]) -> None:
     for source in shown["source"]:
         out.print()
         out.print(Syntax(source, "python", background_color="default"))
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C ends a run with a word on how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        err.print("interrupted; what is recorded can be continued with --out and --resume")
-        raise typer.Exit(130) from None
 
 
 def is_out_of_memory(error: Exception) -> bool:

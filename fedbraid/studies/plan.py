@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fedbraid import data
@@ -28,14 +29,19 @@ class Changes:
     device: str = ""
 
     def __str__(self) -> str:
-        """As options of the command; a device changes no result."""
+        """Those that make other runs, as options of the command."""
         options = [
             "--scale small" if self.small else "",
-            f"--seeds {self.seeds}" if self.seeds else "",
             f"--rounds {self.rounds}" if self.rounds else "",
-            *(f"--set {setting}" for setting in self.settings),
+            *(f"--set {quote(setting)}" for setting in self.settings),
         ]
         return " ".join(option for option in options if option)
+
+    @property
+    def folder(self) -> str:
+        """What is added to a recipe's name, so that tables that were run otherwise have reports of their own."""
+        parts = ["small" if self.small else "", f"rounds={self.rounds}" if self.rounds else "", *self.settings]
+        return "".join(f"-{part}" for part in parts if part)
 
     @property
     def extra(self) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fedbraid.config import flat
+from fedbraid.config import flat, from_dict
 from fedbraid.errors import UserError
 from fedbraid.files import write_text
+from fedbraid.studies.identity import digest as digest_of
 
 DIGITS = 6
 """Significant digits of what is kept."""
@@ -123,6 +124,8 @@ def read(out: Path, digest: str, seed: int) -> Record | None:
     missing = {f.name for f in fields(Record)} ^ {*values} if isinstance(values, dict) else {"digest"}
     if missing:
         raise UserError(f"{path} is not a record of a run: see {sorted(missing)[0]!r}; delete it to run it again")
+    if digest_of(from_dict(values["config"])) != digest:
+        raise UserError(f"{path} is of another run: some default has changed since; move it away to run it again")
     rounds = len(values["series"]["round"])
     values["series"] = {key: _unpacked(column, rounds) for key, column in values["series"].items()}
     return Record(**values)
