@@ -1,0 +1,236 @@
+"""What could be wrong in the recipes of ASD and FedACD: numbers put into the wrong cell, runs that should be shared,
+and the readings that settings rest on."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedbraid.config import Config
+from fedbraid.data.dirichlet import dirichlet, dirichlet_equal
+from fedbraid.studies import metrics, recipes
+from fedbraid.studies.cells import Cell, cells
+from fedbraid.studies.identity import digest
+from fedbraid.studies.naming import pairs
+from fedbraid.studies.recipe import Recipe
+from tests.helpers import federation, toy
+
+NAMES = [name for name in recipes.names() if name.startswith(("asd-", "fedacd-"))]
+IMAGES = {
+    "cifar10": (50_000, 10),
+    "cifar100": (50_000, 100),
+    "tiny-imagenet": (100_000, 200),
+    "imagenet100": (126_689, 100),
+}
+"""Training samples and classes."""
+
+
+@cache
+def recipe(name: str) -> Recipe:
+    return recipes.load(recipes.HERE / f"{name}.toml")
+
+
+def every_cell(*, small: bool = False) -> Iterator[tuple[Recipe, Cell, Config]]:
+    for name in NAMES:
+        for cell in cells(recipe(name), small=small).values():
+            assert cell.config is not None
+            yield recipe(name), cell, cell.config
+
+
+def number(of: Recipe, cell: Cell) -> float | None:
+    found = of.numbers.get(cell.row, {}).get(cell.column)
+    return found[0] if found else None
+
+
+def test_there_is_a_recipe_for_every_table_and_figure() -> None:
+    asd = [f"asd-table{k}" for k in range(1, 15) if k != 5] + [f"asd-figure{k}" for k in (1, 3, 7, 11, 12)]
+    assert sorted(NAMES) == sorted(asd + [f"fedacd-table{k}" for k in range(1, 10)])  # ASD's Table 5 lists layers
+
+
+def test_a_run_that_is_in_several_tables_has_one_number_in_the_paper() -> None:
+    told: dict[tuple[str, str], dict[float, str]] = defaultdict(dict)
+    for of, cell, config in every_cell():
+        value = number(of, cell)
+        if value is not None:
+            told[digest(config), cell.metric][value] = f"{of.name}: {cell.row} @ {cell.column}"
+    different = [sorted(places.values()) for places in told.values() if len(places) > 1]
+    assert different == [
+        ["fedacd-table1: FedNH @ CIFAR-100 β=0.05", "fedacd-table5: FedNH w/o Mixup @ CIFAR-100 β=0.05"]  # 39.01, 39.61
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "shared"),
+    [
+        (
+            "asd-table2: FedAvg+ASD @ CIFAR-100 δ=0.3",
+            {"asd-table1", "asd-table3", "asd-table11", "asd-table14", "asd-figure3", "asd-figure7", "asd-figure11"},
+        ),
+        ("asd-table2: FedNTD @ CIFAR-100 δ=0.3", {"asd-table3", "asd-table12"}),
+        ("asd-table13: FedNTD+ASD @ δ=0.3", {"asd-figure1"}),
+        ("fedacd-table1: FedACD @ CIFAR-100 β=0.1", {f"fedacd-table{k}" for k in (2, 3, 4, 5, 6, 7, 8, 9)}),
+        ("fedacd-table1: FedLC @ Tiny-ImageNet β=0.05", {"fedacd-table2", "fedacd-table3", "fedacd-table5"}),
+    ],
+)
+def test_tables_with_the_same_cell_share_its_runs(one: str, shared: set[str]) -> None:
+    holders: dict[str, set[str]] = defaultdict(set)
+    wanted = ""
+    for of, cell, config in every_cell():
+        holders[digest(config)].add(of.name)
+        if f"{of.name}: {cell.row} @ {cell.column}" == one:
+            wanted = digest(config)
+    assert holders[wanted] == shared | {one.partition(":")[0]}
+
+
+def test_only_what_cannot_be_read_has_no_number() -> None:
+    lacking = Counter(of.name for of, cell, _ in every_cell() if number(of, cell) is None)
+    figures = {name: lacking.pop(name) for name in list(lacking) if "figure" in name}
+    assert figures == {"asd-figure1": 12, "asd-figure7": 14, "asd-figure12": 2}  # the text has one number of them
+    unread = {1: 22, 2: 36, 3: 13, 5: 6, 9: 12}
+    assert lacking == {f"fedacd-table{k}": count for k, count in unread.items()}
+
+
+AGAINST = {
+    "The top eigenvalue decreases when ASD is used": {("FedNTD+ASD", "Top eigenvalue")},
+    "Accuracy improves with an increase in the participation rate": {
+        ("FedAvg", "δ=0.6 15 %"),
+        ("FedAvg+ASD", "δ=0.6 15 %"),
+    },
+    "FedROD and FedLC demonstrate an improvement over FedAvg on CIFAR-10": {("FedLC", "CIFAR-10 β=0.05")},
+    "FedProx and FedNova show similar results to FedAvg: not better by more than a point": {
+        ("FedAvg", "CIFAR-10 β=0.05")
+    },
+    "As the local epochs increase, the performance of most methods declines": {("CReFF", "E=3")},
+}
+"""Cells in which the paper's own numbers speak against what it says of them."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_numbers_bear_out_its_claims(name: str) -> None:
+    """A number in the wrong place would speak against one of them."""
+    of = recipe(name)
+    made = cells(of)
+    rows, columns = [r.name for r in of.rows], [c.name for c in of.columns]
+    for claim in of.claims:
+        gains = {}
+        for better, than in pairs(claim, rows, columns):
+            first, second = number(of, made[better]), number(of, made[than])
+            if first is not None and second is not None:
+                higher = metrics.parse(made[better].metric).higher_is_better
+                gains[better, than] = first - second if higher else second - first
+        against = {better for (better, _), gain in gains.items() if gain <= -claim.margin}
+        assert against == AGAINST.get(claim.says, set()) & set(made), claim.says
+        assert not gains or fmean(gains.values()) > -claim.margin, claim.says
+
+
+# --- ASD
+
+
+def test_asd_has_the_strength_of_its_data_set() -> None:
+    lam = {"cifar10": 10, "cifar100": 30, "tiny-imagenet": 20, "imagenet100": 2}
+    for of, cell, config in every_cell():
+        where = f"{of.name}: {cell.row} @ {cell.column}"
+        if of.name == "asd-figure7":
+            assert f"λ={config.strands['asd']['lam']:g}" == cell.column, where
+            assert f"τ={config.strands['asd']['temperature']:g}" == cell.row, where
+            continue
+        if "asd" in config.strands:
+            assert config.strands["asd"]["lam"] == lam[config.data.name], where
+            assert config.strands["asd"]["temperature"] == 2, where
+        if "ntd" in config.strands:  # with β τ² for λ
+            assert config.strands["ntd"]["beta"] * config.strands["ntd"]["temperature"] ** 2 == lam[config.data.name], (
+                where
+            )
+        assert ("+ASD" in cell.row) <= ("asd" in config.strands or of.name == "asd-table3"), where
+
+
+def test_asd_counts_at_the_small_scale() -> None:
+    """At its first step the local model is the received one, and ASD has no gradient."""
+    for of, cell, config in every_cell(small=True):
+        if "asd" in config.strands:
+            size = config.data.options["samples"] // config.partition.clients
+            assert config.local.epochs * math.ceil(size / config.local.batch) >= 2, f"{of.name}: {cell.row}"
+
+
+LOCAL: dict[str, Any] = {"rounds": 3, "local": {"batch": 4, "epochs": 2}, "sampling": {"clients": 3}}
+
+
+def after(method: str, **settings: Any) -> Any:
+    e = federation(method, data=toy(sizes=(9, 9, 9, 9, 9)), **(LOCAL | settings))
+    while not e.finished:
+        e.advance()
+    return e.deployed()[0]
+
+
+def test_fedntd_is_the_uniform_case_of_fedntd_with_asd() -> None:
+    """Why Table 3's cell is a run of FedNTD."""
+    uniform = after("fedntd+asd(lam=30, temperature=2, weights=uniform)")
+    np.testing.assert_allclose(after("ntd(beta=7.5, temperature=2)"), uniform, atol=1e-12)
+    assert not np.allclose(after("fedntd+asd(lam=30, temperature=2)"), uniform, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedavg+asd", "feddyn+asd", "sam(rho=0.1)+drift", "feddisco+asd"])
+def test_what_the_server_hands_out_is_the_mean_of_the_rounds_models(method: str) -> None:
+    """Which model the recipes evaluate."""
+    server, cohort = (after(method, evaluate={"model": model}) for model in ("server", "cohort"))
+    np.testing.assert_allclose(server, cohort, atol=1e-12)
+
+
+def test_figure_11_reads_both_methods_after_the_same_computation() -> None:
+    for cell in cells(recipe("asd-figure11")).values():
+        assert cell.config is not None
+        passes = cell.config.local.epochs + ("asd" in cell.config.strands)
+        assert metrics.parse(cell.metric).until == 2500 // passes
+
+
+def test_participation_is_that_of_the_columns() -> None:
+    for name, of_all in (
+        ("asd-table9", 2),
+        ("asd-table10", 2),
+        ("asd-table4", 1),
+        ("asd-table6", 20),
+        ("asd-table7", 5),
+    ):
+        for cell in cells(recipe(name)).values():
+            assert cell.config is not None
+            assert (cell.config.sampling.scheme, cell.config.sampling.rate) == ("bernoulli", of_all / 100)
+    for cell in cells(recipe("fedacd-table4")).values():
+        assert cell.config is not None
+        clients, share = re.fullmatch(r"K=(\d+) γ=([\d.]+)", cell.column).groups()  # type: ignore[union-attr]
+        assert cell.config.partition.clients == int(clients)
+        assert cell.config.sampling.clients == int(clients) * float(share)
+
+
+# --- partitions
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_every_partition_can_be_made(small: bool) -> None:
+    tried = set()
+    for _, _, config in every_cell(small=small):
+        total, classes = IMAGES[config.data.name]
+        part = config.partition
+        key = (
+            config.data.options.get("samples") or total,
+            classes,
+            part.name,
+            part.clients,
+            tuple(part.options.items()),
+        )
+        if key in tried or part.name == "stratified":
+            continue
+        tried.add(key)
+        labels = np.arange(key[0]) % classes
+        make = {"dirichlet": dirichlet, "dirichlet_equal": dirichlet_equal}[part.name]
+        sizes = [len(own) for own in make(labels, part.clients, np.random.default_rng(0), **part.options).clients]
+        assert len(sizes) == part.clients
+        assert min(sizes) >= 1
+    assert tried
