@@ -33,7 +33,7 @@ from fedbraid.studies.reporting.notes import told_of
 from fedbraid.studies.reporting.page import page
 from fedbraid.studies.reporting.shared import NOT_TOLD, nested, sharing, to_toml
 from fedbraid.studies.reporting.tidy import to_json
-from fedbraid.studies.reporting.words import number, signed
+from fedbraid.studies.reporting.words import signed, spread
 from fedbraid.studies.results import Results, gathered
 
 AVG_1, AVG_5 = ("FedAvg", "β = 0.1"), ("FedAvg", "β = 0.5")
@@ -138,12 +138,13 @@ def test_markdown(written: Path) -> None:
         (r"a_b^c~d\e", r"a\_b\textasciicircum{}c\textasciitilde{}d\textbackslash{}e"),
         ("{x} $y$ #1", r"\{x\} \$y\$ \#1"),
         ("β = 0.1, Λ, Α", r"$\beta$ = 0.1, $\Lambda$, A"),
+        ("σ₂², C₀", r"$\sigma$$_{2}$$^{2}$, C$_{0}$"),
         ("1.0 ± 0.5 – −2 †", r"1.0 $\pm$ 0.5 \textendash{} $-$2 \dag{}"),
         ("--scale small", r"-{}-scale small"),
         ("Müller ≥ <b>", r"Müller $\geq$ \textless{}b\textgreater{}"),
         ("日本 line\nbreak", "?? line?break"),
     ],
-    ids=["percent", "letters", "braces", "greek", "signs", "option", "latin", "other"],
+    ids=["percent", "letters", "braces", "greek", "indices", "signs", "option", "latin", "other"],
 )
 def test_what_latex_would_obey_is_escaped(raw: str, typeset: str) -> None:
     assert escaped(raw) == typeset
@@ -390,6 +391,13 @@ def test_a_diverged_run_is_not_hidden_in_a_mean() -> None:
     json.dumps(to_json(told), allow_nan=False)
 
 
+def test_infinity_without_a_target_leaves_the_claim_open() -> None:
+    found = results()
+    endless = replace(found.cells[AVG_1], values={0: 0.6, 1: inf, 2: 0.6})
+    (claim,) = account(recipe(), replace(found, cells={**found.cells, AVG_1: endless})).findings
+    assert (claim.verdict, claim.pairs[0].no_number) == ("undecided", 1)
+
+
 def test_a_margin_is_in_the_tables_unit() -> None:
     close = Claim("FedAvg is no worse than Disco by more than six points", ("FedAvg",), ("FedAvg+Disco",), margin=6.0)
     made = recipe(claims=(close, replace(close, margin=3.0)))
@@ -402,29 +410,25 @@ def test_a_margin_is_in_the_tables_unit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "digits", "share", "written"),
+    ("mean", "std", "digits", "share", "written"),
     [
-        (68.466, 2, True, "68.47"),
-        (0.0001, 2, True, "0.00"),
-        (0.000123, 2, False, "0.000123"),
-        (41.26, 1, False, "41.3"),
-        (1_234_567.8, 2, False, "1,234,568"),
-        (inf, 2, False, "never"),
-        (nan, 2, True, "diverged"),
+        (68.466, 0.254, 2, True, "68.47 ± 0.25"),
+        (0.0001, None, 2, True, "0.00"),
+        (0.000123, 0.00001, 2, False, "0.000123 ± 1e-05"),
+        (41.26, 0.0012, 1, False, "41.3 ± 0.0"),
+        (1_234_567.8, 12.34, 2, False, "1,234,568 ± 12"),
+        (inf, None, 2, False, "never"),
+        (nan, None, 2, True, "diverged"),
     ],
+    ids=["share", "small-share", "small", "digits", "large", "never", "diverged"],
 )
-def test_numbers_in_words(value: float, digits: int, share: bool, written: str) -> None:
-    assert number(value, digits, share=share) == written
+def test_numbers_in_words(mean: float, std: float | None, digits: int, share: bool, written: str) -> None:
+    assert spread(Number(mean, std), digits, share=share) == written
 
 
 def test_signs() -> None:
-    assert [signed(value, 2, share=True) for value in (1.5, -1.5, 0.001, -0.001, None)] == [
-        "+1.50",
-        "−1.50",
-        "0.00",
-        "0.00",
-        "–",
-    ]
+    assert [signed(value, ".2f") for value in (1.5, -1.5, 0.001, -0.001)] == ["+1.50", "−1.50", "0.00", "0.00"]
+    assert signed(-1234.5, ",.0f") == "−1,234"
 
 
 @pytest.mark.parametrize(
@@ -564,6 +568,23 @@ def test_bars_are_as_long_as_the_numbers() -> None:
     assert [bar.get_width() for bar in first.patches] == pytest.approx([60.2667, 64.7667], abs=1e-3)
     assert [text.get_text() for text in second.texts] == ["65.50", "69.37"]
     assert first.get_xlim()[0] == 0.0
+
+
+def test_columns_of_several_metrics_are_named_each_by_its_own() -> None:
+    columns = (replace(recipe().columns[0], metric="at(round=1)"), replace(recipe().columns[1], metric="at(round=2)"))
+    wanted, draw = drawn(3, columns=columns)
+    assert [axes.get_xlabel() for axes in draw(wanted).axes] == [
+        "accuracy after round 1 (%)",
+        "accuracy after round 2 (%)",
+    ]
+    assert drawn(2, columns=columns)[0].label == "accuracy after round"
+
+
+def test_a_bar_that_is_missing_keeps_its_place() -> None:
+    made = recipe()
+    found = results(made, {AVG_1: COURSES[AVG_1], DISCO_5: COURSES[DISCO_5]})
+    first, second = bars(asked(PICTURES[3], made, found, entries(made, found))).axes
+    assert first.get_ylim() == second.get_ylim() == (1.5, -0.5)
 
 
 def test_a_row_looks_the_same_in_every_picture() -> None:
