@@ -110,7 +110,7 @@ th {{ font-weight: 500; }}
 thead th {{ border-bottom: 2px solid var(--muted); color: var(--muted); vertical-align: bottom; }}
 .numbers td, .numbers thead th:not(:first-child) {{ text-align: right; }}
 .numbers td {{ white-space: nowrap; font-variant-numeric: tabular-nums; }}
-.numbers tbody th {{ min-width: 9rem; overflow-wrap: anywhere; }}
+.numbers tbody th {{ min-width: 10rem; overflow-wrap: anywhere; position: sticky; left: 0; background: var(--paper); }}
 .numbers .far {{ color: var(--mark); font-weight: 600; }}
 .best {{ background: var(--tint); }}
 .pairs th {{ width: 32%; color: var(--muted); font-weight: 400; }}

@@ -7,8 +7,8 @@ that is claimed to be better. A claim may have many pairs; each seed gives the m
 - does not hold if it lies below,
 - and is undecided otherwise: also with one seed, which has no interval, and where a run diverged to no number.
 
-With a margin of 0 that is: above zero, below zero. Accuracies and bytes have no common mean: where a claim is about
-numbers of several kinds, differences are taken relative to the mean of the other cell.
+With a margin of 0 that is: above zero, below zero. Accuracies and bytes have no common mean: where the pairs of a claim
+are of several kinds, differences are taken relative to the mean of the other cell.
 
 Metrics that wait for a target (rounds, bytes) have no number where a run never got there. Such a run is taken to need
 one round more than it had, or than the other of its pair needed if that is more: the least that is possible, so that
@@ -31,7 +31,7 @@ from fedbraid.studies.recipe import Claim
 
 CONFIDENCE = 0.95
 RELATIVE = "% of the other's mean"
-"""What differences are counted in where a claim is about numbers of several kinds, such as accuracies and bytes."""
+"""What differences are counted in where a claim has pairs of several kinds, such as accuracies and bytes."""
 
 Verdict = Literal["holds", "does not hold", "undecided"]
 
@@ -99,16 +99,16 @@ def judged(claim: Claim, samples: Mapping[Place, Sample], rows: Sequence[str], c
         (better, than) for better, than in naming.pairs(claim, rows, columns) if better in samples and than in samples
     ]
     units = {samples[place].unit for pair in places for place in pair}
-    compared = [
-        paired(samples[better], samples[than], better, than, relative=len(units) > 1) for better, than in places
-    ]
+    relative = len(units) > 1 and all(samples[better].unit == samples[than].unit for better, than in places)
+    compared = [paired(samples[better], samples[than], better, than, relative=relative) for better, than in places]
     pairs = tuple(pair for pair in compared if pair.differences or pair.no_number)
     missing = tuple((pair.better, pair.than) for pair in compared if pair not in pairs)
     overall = interval(by_seed(pairs))
     # Leaving the lost runs out would favour the cell that lost them.
     lost = any(pair.no_number for pair in pairs)
     decided = "undecided" if lost else verdict(overall, claim.margin)
-    return Finding(claim, decided, overall, RELATIVE if len(units) > 1 else "".join(units), pairs, missing)
+    unit = RELATIVE if relative else "".join(units) if len(units) == 1 else ""
+    return Finding(claim, decided, overall, unit, pairs, missing)
 
 
 def paired(one: Sample, other: Sample, better: Place, than: Place, *, relative: bool = False) -> Pair:

@@ -215,5 +215,9 @@ def test_several_kinds_of_numbers_count_relative_to_the_other_cell() -> None:
         {0: 20, 1: 20},
     ]
     assert finding.overall.mean == pytest.approx(21.5)
+    across = judged(
+        Claim("", ("a @ one",), ("a @ two",)), {**found, ("a", "two"): sample(59, 60, unit="%")}, ROWS, COLUMNS
+    )
+    assert (across.unit, across.pairs[0].differences) == ("", {0: 1.0, 1: 3.0})  # asked for as they are
     alike = judged(A_BEATS_B, {place: replace(found[place], unit="points") for place in list(found)[:2]}, ROWS, COLUMNS)
     assert (alike.unit, alike.pairs[0].differences) == ("points", {0: 12.0, 1: 11.0})

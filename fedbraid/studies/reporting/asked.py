@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import isfinite, nan
 
 from fedbraid.studies.naming import Place, chosen
@@ -44,8 +45,17 @@ class Asked:
 
     @property
     def label(self) -> str:
-        """What its numbers are, in words."""
-        words = dict.fromkeys(f"{e.metric.label}{' (%)' if e.scale == 100.0 else ''}" for e in self.shown)
+        """What its numbers are, in words: those that the cells' metrics begin with, where they differ."""
+        labels = zip(*[self.named(column).split() for column in self.columns], strict=False)
+        return " ".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, labels)) or "table's numbers"
+
+    def named(self, column: str) -> str:
+        """What the numbers of a column are."""
+        words = dict.fromkeys(
+            f"{entry.metric.label}{' (%)' if entry.scale == 100.0 else ''}"
+            for entry in self.shown
+            if entry.column == column
+        )
         return ", ".join(words)
 
 

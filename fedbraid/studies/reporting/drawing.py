@@ -14,7 +14,7 @@ from fedbraid.report.words import byte_unit, shortened
 from fedbraid.studies.metrics import is_share
 from fedbraid.studies.reporting.asked import Asked
 from fedbraid.studies.reporting.courses import Course
-from fedbraid.studies.reporting.words import number
+from fedbraid.studies.reporting.words import number, pattern
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,14 +87,18 @@ def bars(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
         ends = np.fmax(np.fmax(means + spreads, theirs), 0.0)
         for row, (mean, end) in enumerate(zip(means.tolist(), ends.tolist(), strict=True)):
             if isfinite(mean):
-                words = number(mean, asked.digits, share=asked.entries[asked.rows[row], column].share)
+                share = asked.entries[asked.rows[row], column].share
+                words = number(mean, pattern(mean, asked.digits, share=share))
                 _beside(axes, words, end, row, theme)
         axes.margins(x=0.2)
-        axes.invert_yaxis()
+        axes.set_ylim(len(y) - 0.5, -0.5)  # from above, and with room for a bar that is missing
         axes.grid(False, axis="y")
         named = place % _across(len(panels)) == 0
         axes.set_yticks(y, [shortened(row, 28) if named else "" for row in asked.rows], parse_math=False)
-    _name_axes(panels, shortened(asked.label, 60), "", theme)
+    several = len({asked.named(column) for column in asked.columns}) > 1
+    for place, (column, axes) in enumerate(panels.items()):
+        below = several or place + _across(len(panels)) >= len(panels)
+        titled(axes, theme, shortened(asked.named(column), 60 // _across(len(panels))) if below else "", "")
     return figure
 
 

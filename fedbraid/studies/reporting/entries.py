@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite, isnan
+from math import inf, isfinite, isnan, nan
 from statistics import fmean, stdev
 
 from fedbraid.studies.claims import Finding, Sample, judged
-from fedbraid.studies.metrics import Metric, aggregations, bytes_moved, parse, seconds
+from fedbraid.studies.metrics import Metric, aggregations, parse
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Recipe
 from fedbraid.studies.records import Record
 from fedbraid.studies.results import CellResult, Results
 from fedbraid.terms import terms
 
-UNTIL = {
-    "rounds_to": lambda record: float(record.rounds[-1]),
-    "aggregations_to": lambda record: float(aggregations(record)[-1]),
-    "bytes_to": bytes_moved().read,
-    "seconds_to": seconds().read,
+UNTIL: dict[str, Callable[[Record], float]] = {
+    "rounds_to": lambda record: record.rounds[-1],
+    "aggregations_to": lambda record: aggregations(record)[-1],
+    "bytes_to": lambda record: record.totals["bytes_down"] + record.totals["bytes_up"],
+    "seconds_to": lambda record: record.totals["seconds"],
 }
 """Metrics that wait for a target, and what a run that never reached it had spent at its end."""
 
@@ -137,17 +137,15 @@ def _entry(recipe: Recipe, cell: CellResult) -> Entry:
 
 
 def _sample(entry: Entry, cell: CellResult) -> Sample:
+    """For the claims. Only of a run that waits for a target is known what infinity stands for."""
+    spent = UNTIL.get(terms(entry.metric.text, "a metric")[0][0])
+    never = {seed: cell.records[seed] for seed, value in entry.values.items() if value == inf and spent}
     return Sample(
-        entry.values,
+        {seed: nan if value == inf and seed not in never else value for seed, value in entry.values.items()},
         entry.metric.higher_is_better,
         unit_of(entry.metric, entry.scale),
-        {seed: _spent(entry.metric, cell.records[seed]) for seed, value in entry.values.items() if value == inf},
+        {seed: (spent(record), len(record.rounds)) for seed, record in never.items() if spent},
     )
-
-
-def _spent(metric: Metric, record: Record) -> tuple[float, int]:
-    name = terms(metric.text, "a metric")[0][0]
-    return float(UNTIL[name](record) or 0.0), len(record.rounds)
 
 
 def unit_of(metric: Metric, scale: float) -> str:

@@ -30,7 +30,6 @@ SPECIAL = {
     "→": r"$\rightarrow$",
     "∞": r"$\infty$",
     "√": r"$\surd$",
-    "²": r"$^2$",
     "…": r"\ldots{}",
     "’": "'",
     "‘": "`",
@@ -93,6 +92,9 @@ def _letter(letter: str) -> str:
         return SPECIAL[letter]
     if letter.isascii():
         return letter
+    kind, _, plain = unicodedata.decomposition(letter).partition(" ")
+    if kind in ("<sub>", "<super>") and chr(int(plain, 16)).isascii():
+        return f"${'_' if kind == '<sub>' else '^'}{{{chr(int(plain, 16))}}}$"
     name = unicodedata.name(letter, "")
     if name.startswith("LATIN "):
         return letter

@@ -11,7 +11,7 @@ from fedbraid.studies.claims import Finding, Interval, Verdict
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Recipe
 from fedbraid.studies.reporting.entries import Entry
-from fedbraid.studies.reporting.words import MARK, signed
+from fedbraid.studies.reporting.words import MARK, pattern, signed
 from fedbraid.studies.results import Results
 
 CHOSEN_ON_TEST = "best round, chosen on the test set, as the paper did"
@@ -68,8 +68,6 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     """What the numbers are, below the table."""
     there = [entry for entry in entries.values() if entry.values]
     told = _about_metrics(recipe, entries)
-    if recipe.calculation:
-        told.append("calculated, not trained")
     if any(len(entry.values) > 1 for entry in there):
         told.append(f"± sample standard deviation over {_count(len(results.seeds), 'seed')}")
     elif there:
@@ -119,12 +117,12 @@ def told_of(finding: Finding, digits: int) -> str:
 
 def interval_words(found: Interval, digits: int, unit: str) -> str:
     """`+1.20 points, 95 % interval +0.80 to +1.60 (5 seeds)`."""
-    share = unit.startswith(("points", "%"))
-    size = f"{signed(found.mean, digits, share=share)} {unit}".strip()
+    largest = max(map(abs, (found.mean, found.low, found.high) if found.known else (found.mean,)))
+    how = pattern(largest, digits, share=unit.startswith(("points", "%")))
+    size = f"{signed(found.mean, how)} {unit}".strip()
     if not found.known:
         return f"{size} (one seed)"
-    low, high = (signed(value, digits, share=share) for value in (found.low, found.high))
-    return f"{size}, 95 % interval {low} to {high} ({found.n} seeds)"
+    return f"{size}, 95 % interval {signed(found.low, how)} to {signed(found.high, how)} ({found.n} seeds)"
 
 
 def _about_metrics(recipe: Recipe, entries: Entries) -> list[str]:
@@ -141,7 +139,8 @@ def _metric_words(entry: Entry, recipe: Recipe) -> str:
     share = " in %" if recipe.unit == "%" and entry.metric.percent == 100.0 else ""
     chosen = f" ({CHOSEN_ON_TEST})" if entry.metric.text.split("(")[0] == "best" else ""
     way = "more is better" if entry.metric.higher_is_better else "less is better"
-    return f"{entry.metric.label}{share}{chosen}; {way}"
+    nothing = ", nothing is trained" if recipe.calculation else ""
+    return f"{entry.metric.label}{nothing}{share}{chosen}; {way}"
 
 
 def _named(places: set[Place], recipe: Recipe) -> str:

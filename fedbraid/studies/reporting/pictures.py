@@ -40,7 +40,8 @@ def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -
 def title(wanted: Asked) -> str:
     picture = wanted.picture
     if picture.kind == "curves":
-        return f"{_capital(METRICS.get(picture.of, picture.of).removesuffix(' (%)'))} over {COSTS[picture.x]}"
+        where = f", {wanted.columns[0]}" if len(wanted.columns) == 1 else ""
+        return f"{_capital(METRICS.get(picture.of, picture.of).removesuffix(' (%)'))} over {COSTS[picture.x]}{where}"
     over = f" over {picture.x}" if picture.kind == "line" and picture.x != "round" else ""
     return _capital(wanted.label) + over
 

@@ -13,34 +13,38 @@ MARK = "†"
 MINUS = "\N{MINUS SIGN}"
 
 
-def number(value: float, digits: int, *, share: bool) -> str:
-    """Shares always with the recipe's digits; other numbers with as many as they need, thousands apart."""
+def pattern(reference: float, digits: int, *, share: bool) -> str:
+    """How numbers of this size are written: the recipe's digits, fewer of thousands, more of very small ones.
+
+    Shares always have the recipe's digits. A spread and a difference are written like the number that they are of.
+    """
+    size = abs(reference)
+    if share or not isfinite(size) or not size:
+        return f".{digits}f"
+    if size >= 1000:
+        return ",.0f"
+    return f".{digits}f" if size >= 10.0**-digits else f".{digits + 1}g"
+
+
+def number(value: float, how: str) -> str:
     if isnan(value):
         return "diverged"
-    if value == inf:
-        return "never"
-    if share or not value:
-        return f"{value:.{digits}f}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.{digits}f}" if abs(value) >= 10.0**-digits else f"{value:.{digits + 1}g}"
+    return "never" if value == inf else format(value, how)
 
 
 def spread(value: Number | None, digits: int, *, share: bool) -> str:
     """`68.47 ± 0.25`."""
     if value is None:
         return NOTHING
-    mean = number(value.mean, digits, share=share)
+    how = pattern(value.mean, digits, share=share)
     if value.std is None or not isfinite(value.mean):
-        return mean
-    return f"{mean} ± {number(value.std, digits, share=share)}"
+        return number(value.mean, how)
+    return f"{number(value.mean, how)} ± {number(value.std, how)}"
 
 
-def signed(value: float | None, digits: int, *, share: bool) -> str:
-    """`+0.37`."""
-    if value is None:
-        return NOTHING
-    text = number(abs(value), digits, share=share)
+def signed(value: float, how: str) -> str:
+    """`+0.37`; what is written as nothing has no sign."""
+    text = format(abs(value), how)
     return text if not float(text.replace(",", "")) else f"{'+' if value > 0 else MINUS}{text}"
 
 
@@ -57,4 +61,7 @@ def ours(entry: Entry, digits: int, seeds: int) -> str:
 
 
 def difference(entry: Entry, digits: int) -> str:
-    return signed(entry.difference, digits, share=entry.share) + (f" {MARK}" if entry.beyond else "")
+    if entry.difference is None or entry.ours is None:
+        return NOTHING
+    how = pattern(entry.ours.mean, digits, share=entry.share)
+    return signed(entry.difference, how) + (f" {MARK}" if entry.beyond else "")
