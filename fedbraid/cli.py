@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +13,19 @@ from rich.table import Table
 from safetensors import SafetensorError
 
 from fedbraid.cli_data import data_app
-from fedbraid.cli_shared import ConfigOption, DataDir, Json, Settings, described, entry_table, err, out, print_json
+from fedbraid.cli_shared import (
+    ConfigOption,
+    DataDir,
+    Device,
+    Json,
+    Settings,
+    described,
+    entry_table,
+    err,
+    interruptible,
+    out,
+    print_json,
+)
 from fedbraid.cli_study import study_app
 from fedbraid.errors import UserError
 
@@ -35,7 +45,6 @@ ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A T
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
 Engine = Annotated[str | None, typer.Option(help="auto, stack or loop.", show_default="auto")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
 Own = Annotated[
     list[str] | None,
     typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
@@ -64,7 +73,7 @@ def run(
     base = held.config() if held and held.started and config is None else None
     chosen = resolved(config, settings, method=method, engine=engine, device=device, base=base)
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
-    with interruptible(), cli_show.progress(err, 1) as on_round:
+    with interruptible(), cli_show.progress(err, chosen.rounds) as on_round:
         done = api.run(
             config=chosen, out=where, resume=resume, own=load_strands(strand), data_dir=data_dir, on_round=on_round
         )
@@ -107,7 +116,7 @@ def compare(
     where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
     places = [api.place_of(where, m, seed) for m in method for seed in range(chosen.seed, chosen.seed + seeds)]
     left = sum(not (place / "summary.json").exists() for place in places)
-    with interruptible(), cli_show.progress(err, left) as on_round:
+    with interruptible(), cli_show.progress(err, left * chosen.rounds) as on_round:
         done = api.compare(
             *method,
             seeds=seeds,
@@ -242,16 +251,6 @@ def print_method(shown: dict[str, Any]) -> None:
     for source in shown["source"]:
         out.print()
         out.print(Syntax(source, "python", background_color="default"))
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C ends a run with a word on how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        err.print("interrupted; what is recorded can be continued with --out and --resume")
-        raise typer.Exit(130) from None
 
 
 def is_out_of_memory(error: Exception) -> bool:

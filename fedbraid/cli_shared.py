@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,18 @@ Settings = Annotated[
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where data sets that come as files are.", envvar="FEDBRAID_DATA")]
+
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends a run with a word on how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print("interrupted; what is recorded can be continued with --out and --resume")
+        raise typer.Exit(130) from None
 
 
 def print_json(value: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -18,15 +18,22 @@ from fedbraid.config import Config
 from fedbraid.execute import OnRound
 from fedbraid.results import Run
 
-Last = dict[tuple[str, int], tuple[dict[str, Any], Config]]
-"""The last line of each run (method, seed), and its configuration."""
+Name = Callable[[Config], str]
+"""What a run is called beside its seed."""
+
+Last = dict[str, tuple[dict[str, Any], Config]]
+"""The last line of each run, and its configuration, by which runs are told apart."""
+
+
+def method_of(config: Config) -> str:
+    return config.method
 
 
 @contextmanager
-def progress(console: Console, runs: int) -> Iterator[OnRound]:
-    """A callback for every round of so many runs: a live bar on a terminal, plain lines elsewhere."""
+def progress(console: Console, rounds: int, name: Name = method_of) -> Iterator[OnRound]:
+    """A callback for every round of runs that have so many in all: a live bar on a terminal, plain lines elsewhere."""
     if not console.is_terminal:
-        yield _lines(console)
+        yield _lines(console, name)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -41,14 +48,15 @@ def progress(console: Console, runs: int) -> Iterator[OnRound]:
 
         def on_round(record: dict[str, Any], config: Config) -> None:
             nonlocal score
-            last[config.method, config.seed] = record, config
-            now = going(last) or {(config.method, config.seed): (record, config)}
+            me = repr(config)
+            last[me] = record, config
+            now = going(last) or {me: last[me]}
             score = said_scores([line for line, _ in now.values()]) or score
             bar.update(
                 task,
                 completed=sum(line["round"] for line, _ in last.values()),
-                total=runs * config.rounds,
-                description=said_runs(list(now)),
+                total=rounds,
+                description=said(now, name),
                 round=f"{record['round']}/{config.rounds}",
                 score=score,
                 speed=_speed([line for line, _ in now.values()]),
@@ -57,7 +65,7 @@ def progress(console: Console, runs: int) -> Iterator[OnRound]:
         yield on_round
 
 
-def _lines(console: Console) -> OnRound:
+def _lines(console: Console, name: Name) -> OnRound:
     """At most one line in two seconds for the runs that go on together, and each run's last one always."""
     shown = -2.0
     last: Last = {}
@@ -66,8 +74,7 @@ def _lines(console: Console) -> OnRound:
         lines = [line for line, _ in runs.values()]
         least, config = min(line["round"] for line in lines), next(iter(runs.values()))[1]
         console.print(
-            f"{said_runs(list(runs))}: round {least}/{config.rounds}  {said_scores(lines)}  "
-            f"{_speed(lines)} samples/s{rest}",
+            f"{said(runs, name)}: round {least}/{config.rounds}  {said_scores(lines)}  {_speed(lines)} samples/s{rest}",
             highlight=False,
             soft_wrap=True,
             markup=False,
@@ -75,7 +82,7 @@ def _lines(console: Console) -> OnRound:
 
     def on_round(record: dict[str, Any], config: Config) -> None:
         nonlocal shown
-        me = config.method, config.seed
+        me = repr(config)
         new, last[me] = me not in last, (record, config)
         if record["round"] == config.rounds:
             say({me: last[me]}, "")
@@ -93,11 +100,16 @@ def going(last: Last) -> Last:
     return {run: (line, config) for run, (line, config) in last.items() if line["round"] < config.rounds}
 
 
+def said(runs: Last, name: Name) -> str:
+    return said_runs([(name(config), config.seed) for _, config in runs.values()])
+
+
 def said_runs(runs: list[tuple[str, int]]) -> str:
     """Such as `fedavg seeds 0 to 4`."""
     methods, seeds = (list(dict.fromkeys(part)) for part in zip(*runs, strict=True))
     if len(seeds) == 1:
         return f"{', '.join(methods)} seed {seeds[0]}"
+    seeds = sorted(seeds)
     in_a_row = seeds == list(range(seeds[0], seeds[0] + len(seeds)))
     return f"{', '.join(methods)} seeds " + (f"{seeds[0]} to {seeds[-1]}" if in_a_row else ", ".join(map(str, seeds)))
 

@@ -2,41 +2,176 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import Console
+from rich.markdown import Markdown
 from rich.markup import escape
+from rich.table import Table as Printed
 
-from fedbraid.cli_shared import err, out
+from fedbraid.cli_shared import DataDir, Device, Json, Settings, err, interruptible, out, print_json
 from fedbraid.errors import UserError
 
+if TYPE_CHECKING:
+    from fedbraid.studies.plan import Changes, Table
+
 study_app = typer.Typer(
-    help="Tables and figures of papers, as recipes that are run and reported.", no_args_is_help=True
+    help="Tables and figures of papers: run here, and told beside the paper's.", no_args_is_help=True
 )
+
+LEFT = 3
+"""The exit code of a study that was stopped by --minutes."""
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[NAME…]", help="Recipes by name or pattern, or the path of a .toml file.", show_default="all"
-    ),
+    typer.Argument(metavar="[NAME…]", help="Recipes by name or pattern, or .toml files.", show_default="all"),
 ]
+SomeNames = Annotated[list[str], typer.Argument(metavar="NAME…", help="Recipes by name or pattern, or .toml files.")]
+Place = Annotated[Path, typer.Option("--out", help="Where runs and reports are kept.")]
+Scale = Annotated[Literal["full", "small"], typer.Option(help="small: fewer rounds and samples, for minutes on a CPU.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each cell.", show_default="as the recipe says")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of each run.", show_default="as the recipe says")]
+RESULTS = Path("results")
+
+
+@study_app.command("list")
+def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json = False) -> None:
+    """The recipes there are, and how many of their runs are finished here."""
+    from fedbraid.studies import recipes
+    from fedbraid.studies.conduct import state
+    from fedbraid.studies.plan import planned, table
+
+    rows = []
+    for recipe in recipes.found([]):
+        made = table(recipe)
+        runs = planned([made])
+        done = state(runs, place, data_dir).finished
+        cells = sum(not cell.skip for cell in made.cells.values())
+        about = {"name": recipe.name, "paper": recipe.paper, "item": recipe.item, "title": recipe.title}
+        rows.append(about | {"cells": cells, "runs": len(runs), "done": len(done)})
+    if as_json:
+        print_json(rows)
+        return
+    printed = Printed("name", "paper", "item", "title", "cells", "runs", "done here", box=None, header_style="bold")
+    for row in rows:
+        printed.add_row(*(escape(str(value)) for value in row.values()))
+    out.print(printed)
 
 
 @study_app.command("check")
 def study_check(name: Names = None) -> None:
-    """Whether recipes can be run: every cell's settings, methods and metrics. Nothing is loaded or trained."""
+    """Whether recipes can be run: every cell's settings, method and metric. Nothing is loaded or trained."""
     from fedbraid.studies import recipes
-    from fedbraid.studies.cells import cells
+    from fedbraid.studies.plan import planned, table
 
     wrong = 0
     for file in recipes.files(name or []):
         try:
-            made = cells(recipes.load(file)).values()
+            made = table(recipes.load(file))
         except UserError as error:
             wrong += 1
             err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         else:
-            there = [cell for cell in made if not cell.skip]
-            out.print(f"{file.stem}: {len(there)} cells", highlight=False, soft_wrap=True, markup=False)
+            cells = sum(not cell.skip for cell in made.cells.values())
+            _say(out, f"{file.stem}: {cells} cells, {len(planned([made]))} runs")
     if wrong:
         raise typer.Exit(1)
+
+
+@study_app.command("run")
+def study_run(
+    name: SomeNames,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CELLS", help="'ROW', 'ROW @ COLUMN' or '@ COLUMN', by name or pattern; many times."),
+    ] = None,
+    scale: Scale = "full",
+    seeds: Seeds = None,
+    rounds: Rounds = None,
+    settings: Settings = None,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="Part I of N of the runs, for several machines.")] = "1/1",
+    minutes: Annotated[float | None, typer.Option(min=0, help="Stop after so long; --resume goes on.")] = None,
+    place: Place = RESULTS,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with runs that were begun.")] = False,
+    device: Device = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Run what is not finished yet of a table or figure, and report it beside the paper's numbers."""
+    from fedbraid import cli_show
+    from fedbraid.studies import plan
+    from fedbraid.studies.conduct import conduct, state
+
+    tables = _tables(name, _changes(scale, seeds, rounds, settings, device))
+    runs = plan.shard(plan.planned(tables, only or ()), shard)
+    before = state(runs, place, data_dir)
+    for way, without in before.without_data.items():
+        _say(err, f"skipped: {len(without)} runs of {len({run.digest for run in without})} cells, because {way}")
+    ahead = sum(run.config.rounds for run in before.pending)
+    with interruptible(), cli_show.progress(err, ahead, lambda c: f"{c.method} on {c.data.name}") as on_round:
+        after = conduct(
+            runs,
+            place,
+            resume=resume,
+            minutes=minutes,
+            data_dir=data_dir,
+            on_round=on_round,
+            note=lambda text: _say(err, text),
+        )
+    written = {made.recipe.name: _reported(made, place, data_dir, show=not as_json) for made in tables}
+    if as_json:
+        print_json({"finished": len(after.finished), "left": len(after.pending), "reports": written})
+    if after.pending:
+        _say(err, f"stopped: {len(after.pending)} runs are left; the same command with --resume goes on")
+        raise typer.Exit(LEFT)
+
+
+@study_app.command("report")
+def study_report(
+    name: Names = None,
+    scale: Scale = "full",
+    seeds: Seeds = None,
+    rounds: Rounds = None,
+    settings: Settings = None,
+    place: Place = RESULTS,
+    data_dir: DataDir = None,
+) -> None:
+    """Report what is finished of a table or figure. Options are those that it was run with."""
+    for made in _tables(name or [], _changes(scale, seeds, rounds, settings, None)):
+        _reported(made, place, data_dir)
+
+
+def _changes(
+    scale: str, seeds: int | None, rounds: int | None, settings: list[str] | None, device: str | None
+) -> Changes:
+    from fedbraid.studies.plan import Changes
+
+    return Changes(scale == "small", seeds or 0, rounds or 0, tuple(settings or ()), device or "")
+
+
+def _tables(names: list[str], changes: Changes) -> list[Table]:
+    from fedbraid.studies import recipes
+    from fedbraid.studies.plan import table
+
+    return [table(recipe, changes) for recipe in recipes.found(names)]
+
+
+def _reported(made: Table, place: Path, data_dir: Path | None, show: bool = True) -> str:
+    """Write the report of a table and show the table; the folder of the report."""
+    from fedbraid.api import directory_name
+    from fedbraid.studies.report import write_report
+    from fedbraid.studies.results import gathered
+
+    folder = place / directory_name(made.recipe.name + made.changes.folder)
+    write_report(made.recipe, gathered(made, place, data_dir), folder)
+    if show:
+        table = (folder / "table.md").read_text(encoding="utf-8")
+        out.print(Markdown(table) if out.is_terminal else table, highlight=False, soft_wrap=True, markup=False)
+        _say(out, f"report: {folder / 'report.html'}")
+    return str(folder)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True, markup=False)

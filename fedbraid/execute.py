@@ -35,29 +35,62 @@ class Request:
 
     @property
     def form(self) -> str:
-        """The same for runs that differ in numbers and seeds only."""
-        chain = self.given.chain or methods.parse(self.config.method, self.config.strands, self.given.strands)
-        return repr(form(chain, optimizer_of(self.config)))
+        """The same for runs that may share a stack: they differ in numbers and seeds, or in who holds what."""
+        config = self.config
+        chain = self.given.chain or methods.parse(config.method, config.strands, self.given.strands)
+        return repr((form(chain, optimizer_of(config)), config.data, config.augment, config.model))
 
 
 def execute(
     requests: Sequence[Request], *, resume: bool = False, on_round: OnRound | None = None, together: bool = True
 ) -> list[Run]:
     """Run what is left to run of each."""
-    done: dict[int, Run] = {}
+    done = dict(finished(requests, resume=resume, on_round=on_round, together=together))
+    return [done[place] for place in range(len(requests))]
+
+
+def finished(
+    requests: Sequence[Request],
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    together: bool = True,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, Run]]:
+    """Run what is left to run of each; every run with its place in `requests`, as soon as it is over.
+
+    Once `stop` says so, after a round, what goes on is saved and nothing else is begun.
+    """
     for group in _groups(requests, together):
-        with ExitStack() as locks:
-            for recording in group.values():
-                locks.enter_context(recording.locked())
+        with ExitStack() as all_locks:
+            locks = {place: all_locks.enter_context(ExitStack()) for place in group}
+            for place, recording in group.items():
+                locks[place].enter_context(recording.locked())
                 recording.check(resume)
             for recording in group.values():
                 recording.open()
-            lock_step = Together([r.experiment for r in group.values()])
-            while lock_step.going:
-                for place, line in lock_step.advance().items():
-                    list(group.values())[place].note(line, on_round)
-            done |= {place: recording.result() for place, recording in group.items()}
-    return [done[place] for place in range(len(requests))]
+            for place in _rounds(group, on_round, stop):
+                run = group[place].result()
+                locks[place].close()  # the directory is the receiver's now
+                yield place, run
+        if stop():
+            return
+
+
+def _rounds(group: dict[int, Recording], on_round: OnRound | None, stop: Callable[[], bool]) -> Iterator[int]:
+    """The rounds of runs that go together; the places of those that are over, as soon as they are."""
+    places, recordings = list(group), list(group.values())
+    lock_step = Together([r.experiment for r in recordings])
+    yield from (place for place, recording in group.items() if recording.experiment.finished)
+    while lock_step.going:
+        lines = lock_step.advance()
+        for k, line in lines.items():
+            recordings[k].note(line, on_round)
+        yield from (places[k] for k in lines if recordings[k].experiment.finished)
+        if stop():
+            break
+    for k in lock_step.going:
+        recordings[k].save()
 
 
 def _groups(requests: Sequence[Request], together: bool) -> Iterator[dict[int, Recording]]:
@@ -98,6 +131,7 @@ class Recording:
     config: Config  # resolved
     directory: RunDirectory | None
     rounds: list[dict[str, Any]] = field(default_factory=list)
+    saved: int = 0  # the round of the last checkpoint
 
     def locked(self) -> AbstractContextManager[None]:
         return self.directory.locked() if self.directory else nullcontext()
@@ -118,6 +152,7 @@ class Recording:
             return
         if self.directory.started:
             self.directory.load(self.experiment)
+            self.saved = self.experiment.server.round
         else:
             self.directory.begin(self.config)
         self.rounds = self.directory.rounds()
@@ -130,12 +165,18 @@ class Recording:
         over = self.experiment.finished
         if self.directory:
             self.directory.append(line)
-            if over or self.experiment.server.round % self.config.save.every == 0:
-                self.directory.save(self.experiment)
+        if over or self.experiment.server.round % self.config.save.every == 0:
+            self.save()
         if on_round:
             on_round(line, self.config)
         if over and self.directory:
             self.directory.finish(self.experiment, self.summary())
+
+    def save(self) -> None:
+        """A checkpoint, if there is something new to save."""
+        if self.directory and self.experiment.server.round > self.saved:
+            self.directory.save(self.experiment)
+            self.saved = self.experiment.server.round
 
     def summary(self) -> dict[str, Any]:
         summary = summarise(self.rounds, self.config.evaluate.target or None)

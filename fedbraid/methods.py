@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from fedbraid.core.chain import Chain, hyper_parameters
@@ -69,7 +70,7 @@ def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, 
 
 def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:
     defaults = hyper_parameters(strand)
-    hints = get_type_hints(strand)
+    hints = _hints(strand)  # type: ignore[arg-type]  # a class is hashable
     for key in given:
         if key not in defaults:
             raise (
@@ -82,6 +83,11 @@ def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:
     if missing:
         raise UserError(f"{strand.name} needs a value for {missing[0]}, such as {strand.name}({missing[0]}=1.0)")
     return strand(**given)
+
+
+@cache
+def _hints(strand: type[Strand]) -> dict[str, Any]:
+    return get_type_hints(strand)
 
 
 def _typed(strand: str, key: str, value: Any, hint: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from sys import float_info
@@ -25,7 +26,7 @@ class Entry(Generic[Made]):
     summary: str
     make: Callable[..., Made]
 
-    @property
+    @cached_property
     def options(self) -> dict[str, Any]:
         """Every option with its default."""
         parameters = signature(self.make).parameters.values()

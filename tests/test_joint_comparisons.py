@@ -212,7 +212,7 @@ def told(records, runs, terminal):
     """What a user sees of these rounds (method, seed, round, accuracy), each two and a half seconds after the last."""
     console = Console(record=True, force_terminal=terminal, width=200, file=io.StringIO())
     clock = iter(np.arange(1, 100) * 2.5)
-    with pytest.MonkeyPatch.context() as patch, cli_show.progress(console, runs) as on_round:
+    with pytest.MonkeyPatch.context() as patch, cli_show.progress(console, 3 * runs) as on_round:
         patch.setattr(cli_show, "monotonic", lambda: next(clock))
         for method, seed, number, accuracy in records:
             line = {"round": number, "accuracy": accuracy, "loss": 0.5, "seconds": 2.0, "backward_samples": 1000}

@@ -89,12 +89,14 @@ def parse_partition(text: str) -> tuple[str, dict[str, Any]]:
 
 def find_partition(name: str, params: dict[str, Any]) -> Entry[Partition]:
     """The partition called `name`, once it is known to take `params`; some pass on whatever else they get."""
-    passing = {entry.name for entry in PARTITIONS if _passes_on(entry)}
-    return find("partition", name, PARTITIONS, params, also=set(params) - GIVEN if name in passing else ())
+    return find("partition", name, PARTITIONS, params, also=set(params) - GIVEN if name in PASSING else ())
 
 
 def _passes_on(entry: Entry[Partition]) -> bool:
     return any(p.kind is Parameter.VAR_KEYWORD for p in signature(entry.make).parameters.values())
+
+
+PASSING = {entry.name for entry in PARTITIONS if _passes_on(entry)}
 
 
 def _plain(value: Any) -> Any:

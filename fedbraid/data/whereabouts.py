@@ -48,6 +48,7 @@ class Place:
 
     state: Literal["built in", "yours", "here", "missing"]
     folder: Path | None = None  # of a set that is here
+    way: str = ""  # how to get one that is missing
 
 
 def place_of(entry: Entry[Dataset], data_dir: str | Path | None) -> Place:
@@ -57,5 +58,5 @@ def place_of(entry: Entry[Dataset], data_dir: str | Path | None) -> Place:
         return Place("built in")
     try:
         return Place("here", find(entry.name, data_dir, LAYOUTS[entry.name]).folder)
-    except UserError:
-        return Place("missing")
+    except UserError as error:
+        return Place("missing", way=str(error))

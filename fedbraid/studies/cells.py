@@ -55,7 +55,8 @@ def cells(recipe: Recipe, *, small: bool = False, extra: Settings | None = None)
     for row in recipe.rows:
         for column in recipe.columns:
             own = [o for o in recipe.overrides if _among(row.name, o.rows) and _among(column.name, o.columns)]
-            layers = [recipe.base, column.set, row.set, *(o.set for o in own), recipe.small if small else {}]
+            small_layers = recipe.small, column.small, row.small
+            layers = [recipe.base, column.set, row.set, *(o.set for o in own), *(small_layers if small else ())]
             made[row.name, column.name] = Cell(
                 row.name,
                 column.name,

@@ -60,15 +60,18 @@ def written_out(config: Config) -> Config:
     )
 
 
+USUAL = to_dict(Config())
+
+
 def digest(config: Config) -> str:
-    """Sixteen letters that tell a run from another, whatever its seed, its engine and the version that made it.
+    """Sixteen letters that tell a run from another, whatever its seed and its engine. Defaults are written out.
 
     What a chain, a data set, a partition, a model and an optimizer are made with is part of it, defaults or not; of the
     other settings only what differs from the default, so that a setting of a later version does not make other runs of
     those that were finished before.
     """
     chain = methods.parse(config.method, config.strands)
-    mine, usual = to_dict(written_out(config)), to_dict(Config())
+    mine, usual = to_dict(config), USUAL
     named = {key: mine[key] for key in ("data", "partition", "model", "optimizer")}
     rest = _differing({key: value for key, value in mine.items() if key not in {*NO_PART, *named}}, usual)
     strands = [[s.name, {f.name: getattr(s, f.name) for f in fields(s)}] for s in chain]  # type: ignore[arg-type]

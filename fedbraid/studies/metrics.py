@@ -287,7 +287,14 @@ def class_std() -> Metric:
 
 
 def analysis(name: str, better: str = "lower") -> Metric:
-    return Metric(name, lambda r: r.analyses.get(name), better == "higher", analysis=name.split(".")[0])
+    """`hessian.top`, or `features(clients=3).mmd` where the analysis is asked for with options."""
+    text, _, quantity = name.rpartition(".")
+
+    def read(r: Record) -> float | None:
+        found = r.analyses.get(text, {})
+        return (math.nan if found[quantity] is None else found[quantity]) if quantity in found else None
+
+    return Metric(name, read, better == "higher", analysis=text)
 
 
 def calculated(better: str = "lower") -> Metric:

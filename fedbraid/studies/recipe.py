@@ -23,6 +23,7 @@ class Line:
     set: Settings = field(default_factory=dict)
     metric: str = ""  # how its numbers are read; "" = as the recipe says
     x: float | None = None  # where it lies in a picture, if it stands for a number
+    small: Settings = field(default_factory=dict)  # laid over its cells by --scale small, after the recipe's own
     note: str = ""
 
 

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fedbraid.config import flat
+from fedbraid.config import flat, from_dict
 from fedbraid.errors import UserError
 from fedbraid.files import write_text
+from fedbraid.studies.identity import digest as digest_of
 
 DIGITS = 6
 """Significant digits of what is kept."""
@@ -34,7 +35,7 @@ class Record:
 
     digest: str
     seed: int
-    config: Mapping[str, Any]  # with every default written out, as `config.to_dict` gives it
+    config: Mapping[str, Any]  # as `config.to_dict` gives it, every default written out; but for engine and save
     series: Mapping[str, Sequence[Any]]
     """What the rounds' log says, by key: a value for every round, None where there is none. Tables within a line are
     flat: `client_accuracy.mean`."""
@@ -42,7 +43,8 @@ class Record:
     label_counts: Sequence[Sequence[int]] | None = None  # [clients][classes]
     client_accuracy: Sequence[float | None] | None = None  # of each client in the last evaluated round
     per_class: Sequence[float | None] | None = None
-    analyses: Mapping[str, float] = field(default_factory=dict)  # `hessian.top` and the like
+    analyses: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    """What analyses of the finished run found: by analysis as it is written, then by quantity."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,7 +54,7 @@ class Record:
 
     def has(self, analyses: Iterable[str]) -> bool:
         """Whether these analyses were made of the run."""
-        return {*analyses} <= {key.split(".")[0] for key in self.analyses}
+        return {*analyses} <= {*self.analyses}
 
 
 def record_of(
@@ -62,7 +64,7 @@ def record_of(
     label_counts: Sequence[Sequence[int]] | None,
     engine: Mapping[str, Any],
     environment: Mapping[str, str],
-    analyses: Mapping[str, float] | None = None,
+    analyses: Mapping[str, Mapping[str, float | None]] | None = None,
 ) -> Record:
     """A record of the lines that a run logged."""
     lines = [flat(line) for line in rounds]
@@ -72,7 +74,7 @@ def record_of(
     return Record(
         digest=digest,
         seed=config["seed"],
-        config=config,
+        config={key: value for key, value in config.items() if key not in ("engine", "save")},
         series={key: [rounded(line.get(key)) for line in lines] for key in keys},
         totals={key: rounded(sum(line[key] for line in lines)) for key in TOTALS},
         label_counts=kept,
@@ -122,6 +124,8 @@ def read(out: Path, digest: str, seed: int) -> Record | None:
     missing = {f.name for f in fields(Record)} ^ {*values} if isinstance(values, dict) else {"digest"}
     if missing:
         raise UserError(f"{path} is not a record of a run: see {sorted(missing)[0]!r}; delete it to run it again")
+    if digest_of(from_dict(values["config"])) != digest:
+        raise UserError(f"{path} is of another run: some default has changed since; move it away to run it again")
     rounds = len(values["series"]["round"])
     values["series"] = {key: _unpacked(column, rounds) for key, column in values["series"].items()}
     return Record(**values)

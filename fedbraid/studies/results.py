@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fedbraid.config import Config
+from fedbraid.studies import records
+from fedbraid.studies.calculations import CALCULATIONS
+from fedbraid.studies.cells import Cell
+from fedbraid.studies.identity import digest
+from fedbraid.studies.metrics import parse
+from fedbraid.studies.plan import Table, missing_data
 from fedbraid.studies.records import Record
 
 
@@ -31,3 +38,25 @@ class Results:
     cells: Mapping[tuple[str, str], CellResult]  # by row and column, in the recipe's order
     seeds: tuple[int, ...]
     variant: str = ""
+
+
+def gathered(table: Table, out: Path, data_dir: Path | None = None) -> Results:
+    """What the records under `out` have of a table."""
+    cells = {place: _cell(cell, table.seeds, out, data_dir) for place, cell in table.cells.items()}
+    return Results(cells, table.seeds, str(table.changes))
+
+
+def _cell(cell: Cell, seeds: tuple[int, ...], out: Path, data_dir: Path | None) -> CellResult:
+    config = cell.config
+    if cell.skip:
+        return CellResult(cell.row, cell.column, None, cell.metric, skipped=cell.skip)
+    if config is None:
+        calculate = CALCULATIONS[cell.calculation]
+        values = {seed: calculate(cell.settings, seed) for seed in seeds}
+        return CellResult(cell.row, cell.column, None, cell.metric, values)
+    read, mine = parse(cell.metric).read, digest(config)
+    there = {seed: record for seed in seeds if (record := records.read(out, mine, seed)) is not None}
+    values = {seed: value for seed, record in there.items() if (value := read(record)) is not None}
+    missing = tuple(seed for seed in seeds if seed not in values)
+    skipped = "" if values else missing_data(config, data_dir)
+    return CellResult(cell.row, cell.column, config, cell.metric, values, there, missing, skipped)

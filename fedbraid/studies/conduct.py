@@ -1,0 +1,138 @@
+"""Running what a study still lacks. What is finished is never run again; what was begun goes on where it stood.
+
+OUT/runs/<digest>/seed-<k>.json          a finished run (`studies.records`)
+OUT/unfinished/<digest>/seed-<k>/        the run directory of one that is not finished yet
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from fedbraid.config import to_dict
+from fedbraid.errors import UserError
+from fedbraid.execute import OnRound, Request, finished
+from fedbraid.experiment import Given, device_of
+from fedbraid.results import Run, environment
+from fedbraid.runs import RunDirectory
+from fedbraid.studies import records
+from fedbraid.studies.plan import Planned, missing_data
+from fedbraid.studies.records import Record, record_of
+
+Note = Callable[[str], None]
+Analyze = Callable[[Path, str, Given], Mapping[str, float]]
+"""The headline numbers (`name.quantity`) of an analysis, as it is written, of the run in a directory."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a plan's runs stand."""
+
+    finished: tuple[Planned, ...]
+    begun: tuple[Planned, ...]
+    untouched: tuple[Planned, ...]
+    without_data: dict[str, tuple[Planned, ...]]
+    """Runs whose data is not here, by what would help."""
+
+    @property
+    def pending(self) -> tuple[Planned, ...]:
+        return self.begun + self.untouched
+
+
+def state(runs: Sequence[Planned], out: Path, data_dir: Path | None = None) -> State:
+    done, begun, untouched = list[Planned](), list[Planned](), list[Planned]()
+    without: dict[str, tuple[Planned, ...]] = {}
+    for run in runs:
+        if is_recorded(run, out):
+            done.append(run)
+        elif way := missing_data(run.config, data_dir):
+            without[way] = (*without.get(way, ()), run)
+        else:
+            (begun if unfinished(out, run).started else untouched).append(run)
+    return State(tuple(done), tuple(begun), tuple(untouched), without)
+
+
+def is_recorded(run: Planned, out: Path) -> bool:
+    if not run.analyze:
+        return records.path_of(out, run.digest, run.config.seed).exists()
+    record = records.read(out, run.digest, run.config.seed)
+    return record is not None and record.has(run.analyze)
+
+
+def unfinished(out: Path, run: Planned) -> RunDirectory:
+    return RunDirectory(out / "unfinished" / run.digest / f"seed-{run.config.seed}")
+
+
+def headline(directory: Path, text: str, given: Given) -> Mapping[str, float]:
+    from fedbraid.analyses import headline  # which most studies do without
+
+    numbers: Mapping[str, float] = headline(directory, [text], given=given)
+    return numbers
+
+
+def conduct(
+    runs: Sequence[Planned],
+    out: Path,
+    *,
+    resume: bool = False,
+    minutes: float | None = None,
+    data_dir: Path | None = None,
+    on_round: OnRound | None = None,
+    note: Note = lambda text: None,
+    analyze: Analyze = headline,
+) -> State:
+    """Run what is not recorded yet; where the runs stand afterwards.
+
+    All of it is one execution, so that runs that can share a stack do. Each is recorded as soon as it is finished.
+    After `minutes` the round is ended, what goes on is saved, and the next call continues it.
+    """
+    began = monotonic()
+    now = state(runs, out, data_dir)
+    for run in now.finished:
+        _forget(out, run)  # left by a process that was killed before it came to that
+    if now.begun and not resume:
+        raise UserError(
+            f"{unfinished(out, now.begun[0]).path} holds an unfinished run of this study, one of {len(now.begun)}; "
+            "add --resume to continue, or choose another --out"
+        )
+    order = {name: k for k, name in enumerate(dict.fromkeys(run.config.data.name for run in now.pending))}
+    # Data sets one after the other: each is loaded once.
+    pending = sorted(now.pending, key=lambda run: (order[run.config.data.name], runs.index(run)))
+    given = Given(data_dir=data_dir)
+    requests = [Request(run.config, given, unfinished(out, run)) for run in pending]
+    left = len(pending)
+    for place, done in finished(
+        requests,
+        resume=True,
+        on_round=on_round,
+        stop=lambda: minutes is not None and monotonic() - began >= 60 * minutes,
+    ):
+        run, left = pending[place], left - 1
+        earlier = records.read(out, run.digest, run.config.seed)
+        records.write(out, _record(run, done, earlier, given, analyze))
+        _forget(out, run)
+        others = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
+        note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left} to go")
+    return state(runs, out, data_dir)
+
+
+def _record(run: Planned, done: Run, earlier: Record | None, given: Given, analyze: Analyze) -> Record:
+    """The record of a finished run. Analyses that an earlier record has are kept."""
+    analyses = dict(earlier.analyses) if earlier else {}
+    for text in run.analyze:
+        if text not in analyses and done.directory:
+            analyses[text] = {key.partition(".")[2]: n for key, n in analyze(done.directory, text, given).items()}
+    engine = to_dict(done.config)["engine"] | {"device": str(device_of(done.config.engine.device))}
+    return record_of(run.digest, to_dict(run.config), done.rounds, done.label_counts, engine, environment(), analyses)
+
+
+def _forget(out: Path, run: Planned) -> None:
+    """The directory of a run that is recorded goes, and so do empty ones above it."""
+    place = unfinished(out, run).path
+    shutil.rmtree(place, ignore_errors=True)
+    for above in (place.parent, place.parent.parent):
+        if above.is_dir() and not any(above.iterdir()):
+            above.rmdir()

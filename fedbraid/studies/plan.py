@@ -1,0 +1,125 @@
+"""From recipes to the runs that they ask for, each once, however many cells and recipes share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from fedbraid import data
+from fedbraid.config import Config, merged
+from fedbraid.data.whereabouts import place_of
+from fedbraid.errors import UserError
+from fedbraid.studies.cells import Cell, cells, used_strands
+from fedbraid.studies.identity import digest
+from fedbraid.studies.naming import AT, Place, places
+from fedbraid.studies.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a table is run otherwise than its recipe says."""
+
+    small: bool = False
+    seeds: int = 0  # 0 = as many as the recipe says
+    rounds: int = 0
+    settings: tuple[str, ...] = ()  # key=value, laid over every cell
+    device: str = ""
+
+    def __str__(self) -> str:
+        """Those that make other runs, as options of the command."""
+        options = [
+            "--scale small" if self.small else "",
+            f"--rounds {self.rounds}" if self.rounds else "",
+            *(f"--set {quote(setting)}" for setting in self.settings),
+        ]
+        return " ".join(option for option in options if option)
+
+    @property
+    def folder(self) -> str:
+        """What is added to a recipe's name, so that tables that were run otherwise have reports of their own."""
+        parts = ["small" if self.small else "", f"rounds={self.rounds}" if self.rounds else "", *self.settings]
+        return "".join(f"-{part}" for part in parts if part)
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What is laid over every cell."""
+        values: dict[str, Any] = {"rounds": self.rounds} if self.rounds else {}
+        if self.device:
+            values["engine"] = {"device": self.device}
+        return merged(values, self.settings)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A recipe as it is run."""
+
+    recipe: Recipe
+    cells: Mapping[Place, Cell]
+    seeds: tuple[int, ...]
+    changes: Changes = Changes()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that some cells ask for."""
+
+    digest: str
+    config: Config
+    analyze: tuple[str, ...]
+    cells: tuple[str, ...]  # such as `feddisco-table1: FedAvg @ CIFAR-10 NIID-1`
+
+
+def table(recipe: Recipe, changes: Changes | None = None) -> Table:
+    """What a recipe asks for, with the changes laid over it."""
+    changes = changes or Changes()
+    made = cells(recipe, small=changes.small, extra=changes.extra)
+    unused = set(changes.extra.get("strands", {})) - used_strands(made)
+    if unused:
+        raise UserError(f"strands.{sorted(unused)[0]} is set, but no method of {recipe.name} has it")
+    return Table(recipe, made, tuple(range(changes.seeds or recipe.seeds)), changes)
+
+
+def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[Planned]:
+    """The runs of all tables' cells, or of those that `only` names, the seeds of each together."""
+    found: dict[str, tuple[Config, dict[str, None], dict[str, None], set[int]]] = {}
+    for one in tables:
+        for cell in selected(one, only):
+            if cell.config is None:
+                continue
+            _, analyze, names, seeds = found.setdefault(digest(cell.config), (cell.config, {}, {}, set()))
+            analyze |= dict.fromkeys(cell.analyze)
+            names |= {f"{one.recipe.name}: {AT.join(cell.place)}": None}
+            seeds |= {*one.seeds}
+    return [
+        Planned(key, replace(config, seed=seed), tuple(analyze), tuple(names))
+        for key, (config, analyze, names, seeds) in found.items()
+        for seed in sorted(seeds)
+    ]
+
+
+def selected(one: Table, only: Sequence[str]) -> list[Cell]:
+    """The cells that `row`, `row @ column` or `@ column` names, or all."""
+    rows, columns = ([line.name for line in lines] for lines in (one.recipe.rows, one.recipe.columns))
+    wanted = {place for text in only for place in places(text, rows, columns)} if only else {*one.cells}
+    return [cell for place, cell in one.cells.items() if place in wanted]
+
+
+def shard(runs: Sequence[Planned], text: str) -> list[Planned]:
+    """Part `i/n` of the runs: different ones are dealt out in turn, the seeds of one stay together."""
+    number, slash, parts = text.partition("/")
+    if not slash or not number.isdigit() or not parts.isdigit() or not 1 <= int(number) <= int(parts):
+        raise UserError(f"--shard takes a part such as 1/4, not {text!r}")
+    digests = list(dict.fromkeys(run.digest for run in runs))
+    mine = {*digests[int(number) - 1 :: int(parts)]}
+    return [run for run in runs if run.digest in mine]
+
+
+def missing_data(config: Config, data_dir: Path | None) -> str:
+    """How to get the run's data, if it is not here."""
+    if "path" in config.data.options:
+        path = config.data.options["path"]
+        return "" if not path or Path(path).exists() else f"data set {config.data.name!r}: there is no {path}"
+    return place_of(data.find_dataset(config.data.name, {}), data_dir).way
