@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedbraid.studies.recipe import Settings
-from fedbraid.studies.split import split
 
 Calculation = Callable[[Settings, int], float]
 
-CALCULATIONS: dict[str, Calculation] = {"split": split}
+CALCULATIONS: dict[str, Calculation] = {}
