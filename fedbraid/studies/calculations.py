@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedbraid.studies.alone import indicator, mixture
 from fedbraid.studies.payload import payload
 from fedbraid.studies.recipe import Settings
-from fedbraid.studies.split import split
 
 Calculation = Callable[[Settings, int], float]
 
-CALCULATIONS: dict[str, Calculation] = {"indicator": indicator, "mixture": mixture, "payload": payload, "split": split}
+CALCULATIONS: dict[str, Calculation] = {"payload": payload}

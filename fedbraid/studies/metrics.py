@@ -328,6 +328,15 @@ def class_std() -> Metric:
     return Metric("standard deviation of the classes' accuracies", read, False, 100.0)
 
 
+def skew(name: str) -> Metric:
+    """Of the split that a run was made on: `kl`, `gini`, `classes` …"""
+    from fedbraid.studies.skew import SKEWS, skew_of  # which most studies do without
+
+    if name not in SKEWS:
+        raise unknown("skew", name, SKEWS)
+    return Metric(SKEWS[name][0], lambda r: skew_of(name, r.label_counts) if r.label_counts else None)
+
+
 def analysis(name: str, better: str = "lower") -> Metric:
     """`hessian.top`, or `features(clients=3).mmd` where the analysis is asked for with options."""
     text, _, quantity = name.rpartition(".")
@@ -368,6 +377,7 @@ METRICS: dict[str, Callable[..., Metric]] = {
     "group": group,
     "class_accuracy": class_accuracy,
     "class_std": class_std,
+    "skew": skew,
     "analysis": analysis,
     "calculated": calculated,
 }

@@ -54,6 +54,10 @@ READ = {
     "group(name=tail)": 0.3,
     "class_accuracy(number=1)": 0.25,
     "class_std": 0.125,
+    "skew(name=gini)": 0.0,
+    "skew(name=clients)": 1.0,
+    "skew(name=classes)": 4 / 3,
+    "skew(name=l1)": 1 / 7,
 }
 
 
