@@ -24,7 +24,7 @@ class RFedAvg(Strand):
     `noise` σ adds N(0, (σ C)² I) / n to δ, features clipped to norm C = `clip` (section VI-B8).
     """
 
-    title = "rFedAvg (Li et al., 2023)"
+    title = "rFedAvg (Wang et al., 2023)"
     neutral = {"lam": 0.0}
 
     lam: float = 1e-4
@@ -94,7 +94,7 @@ class RFedAvgPlus(Strand):
     """
 
     name = "rfedavg_plus"
-    title = "rFedAvg+ (Li et al., 2023)"
+    title = "rFedAvg+ (Wang et al., 2023)"
     neutral = {"lam": 0.0}
 
     lam: float = 1e-4

@@ -66,6 +66,10 @@ def test_a_metric_reads_its_number(text):
     assert parse(text).read(RECORD) == pytest.approx(READ[text])
 
 
+def test_every_metric_is_tried():
+    assert {text.split("(")[0] for text in READ} == {*METRICS} - {"analysis", "calculated", "speedup"}
+
+
 def test_analyses_are_read_by_what_was_asked_for():
     record = made_up_record([0.1])
     found = {"hessian": {"top": 3.0, "trace": None}, "features(clients=0.5)": {"mmd": 1.0}}
