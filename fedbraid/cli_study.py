@@ -138,9 +138,13 @@ def study_report(
     place: Place = RESULTS,
     data_dir: DataDir = None,
 ) -> None:
-    """Report what is finished of a table or figure. Options are those that it was run with."""
+    """Report what is finished of a table or figure, or of all that were begun. Options are those of its run."""
+    from fedbraid.studies.conduct import state
+    from fedbraid.studies.plan import planned
+
     for made in _tables(name or [], _changes(scale, seeds, rounds, settings, None)):
-        _reported(made, place, data_dir)
+        if name or state(planned([made]), place, data_dir).finished:
+            _reported(made, place, data_dir)
 
 
 def _changes(

@@ -56,6 +56,8 @@ def state(runs: Sequence[Planned], out: Path, data_dir: Path | None = None) -> S
 
 
 def is_recorded(run: Planned, out: Path) -> bool:
+    if not run.analyze:
+        return records.path_of(out, run.digest, run.config.seed).exists()
     record = records.read(out, run.digest, run.config.seed)
     return record is not None and record.has(run.analyze)
 
@@ -93,12 +95,11 @@ def conduct(
         _forget(out, run)  # left by a process that was killed before it came to that
     if now.begun and not resume:
         raise UserError(
-            f"{unfinished(out, now.begun[0]).path} and {len(now.begun) - 1} more hold unfinished runs of this study; "
-            "add --resume to continue them, or choose another --out"
+            f"{unfinished(out, now.begun[0]).path} holds an unfinished run of this study, one of {len(now.begun)}; "
+            "add --resume to continue, or choose another --out"
         )
-    order = {name: k for k, name in enumerate(dict.fromkeys(run.config.data.name for run in now.pending))}
-    # Data sets one after the other: each is loaded once.
-    pending = sorted(now.pending, key=lambda run: (order[run.config.data.name], runs.index(run)))
+    data_sets = list(dict.fromkeys(repr(run.config.data) for run in runs))
+    pending = sorted(now.pending, key=lambda run: data_sets.index(repr(run.config.data)))  # each is loaded once
     given = Given(data_dir=data_dir)
     requests = [Request(run.config, given, unfinished(out, run)) for run in pending]
     left = len(pending)
@@ -113,16 +114,15 @@ def conduct(
         records.write(out, _record(run, done, earlier, given, analyze))
         _forget(out, run)
         others = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
-        note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left} runs are left")
+        note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left} to go")
     return state(runs, out, data_dir)
 
 
 def _record(run: Planned, done: Run, earlier: Record | None, given: Given, analyze: Analyze) -> Record:
     """The record of a finished run. Analyses that an earlier record has are kept."""
-    assert done.directory is not None
     analyses = dict(earlier.analyses) if earlier else {}
     for text in run.analyze:
-        if text not in analyses:
+        if text not in analyses and done.directory:
             analyses[text] = {key.partition(".")[2]: n for key, n in analyze(done.directory, text, given).items()}
     engine = to_dict(done.config)["engine"] | {"device": str(device_of(done.config.engine.device))}
     return record_of(run.digest, to_dict(run.config), done.rounds, done.label_counts, engine, environment(), analyses)

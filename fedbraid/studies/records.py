@@ -35,7 +35,7 @@ class Record:
 
     digest: str
     seed: int
-    config: Mapping[str, Any]  # with every default written out, as `config.to_dict` gives it
+    config: Mapping[str, Any]  # as `config.to_dict` gives it, every default written out; but for engine and save
     series: Mapping[str, Sequence[Any]]
     """What the rounds' log says, by key: a value for every round, None where there is none. Tables within a line are
     flat: `client_accuracy.mean`."""
@@ -74,7 +74,7 @@ def record_of(
     return Record(
         digest=digest,
         seed=config["seed"],
-        config=config,
+        config={key: value for key, value in config.items() if key not in ("engine", "save")},
         series={key: [rounded(line.get(key)) for line in lines] for key in keys},
         totals={key: rounded(sum(line[key] for line in lines)) for key in TOTALS},
         label_counts=kept,

@@ -1,0 +1,120 @@
+"""What a recipe asks for: runs that cells and recipes share are planned once, and parts of a plan are a plan."""
+
+import pytest
+from tiny_study import RECIPE, RUNS, runs_of, written
+
+from fedbraid.errors import UserError
+from fedbraid.studies import recipes
+from fedbraid.studies.plan import Changes, missing_data, planned, selected, shard, table
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return recipes.load(written(tmp_path))
+
+
+def test_cells_share_their_runs(tiny):
+    runs = planned([table(tiny)])
+    assert len(runs) == RUNS and len({run.digest for run in runs}) == 4
+    shared = next(run for run in runs if run.cells[0] == "tiny: FedAvg @ alike")
+    assert shared.cells == ("tiny: FedAvg @ alike", "tiny: FedAvg again @ alike")
+    assert [run.config.seed for run in runs] == [0, 1] * 4, "the seeds of a cell follow one another"
+
+
+def test_recipes_share_their_runs_and_the_larger_number_of_seeds_counts(tiny, tmp_path):
+    other = recipes.load(
+        written(tmp_path, RECIPE.replace("seeds = 2", "seeds = 3").replace("a = 0.2", "a = 0.3"), "other")
+    )
+    for tables in ([table(tiny), table(other)], [table(other), table(tiny)]):
+        both = planned(tables)
+        assert len({run.digest for run in both}) == 5
+        of_all = [run for run in both if {*run.cells} == {"tiny: FedAvg @ skewed", "other: FedAvg @ skewed"}]
+        assert [run.config.seed for run in of_all] == [0, 1, 2]
+        only_tiny = [run for run in both if run.cells == ("tiny: FedAvg+Disco @ alike",)]
+        assert [run.config.seed for run in only_tiny] == [0, 1]
+
+
+def test_analyses_that_cells_ask_for_are_no_part_of_the_run(tiny, tmp_path):
+    text = RECIPE.replace('metric = "rounds_to(target=0.5)"\nset = {', 'set = { analyze = ["hessian"],')
+    asking = recipes.load(written(tmp_path, text))
+    runs = planned([table(asking)])
+    assert {run.digest for run in runs} == {run.digest for run in planned([table(tiny)])}
+    assert {run.analyze for run in runs if run.cells[0] == "tiny: FedAvg @ alike"} == {("hessian",)}
+    assert {run.analyze for run in runs if run.cells[0] == "tiny: FedAvg @ skewed"} == {()}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 7])
+def test_shards_are_disjoint_and_complete_and_keep_seeds_together(parts, tmp_path):
+    runs = runs_of(written(tmp_path), seeds=3)
+    shards = [shard(runs, f"{number}/{parts}") for number in range(1, parts + 1)]
+    keys = [(run.digest, run.config.seed) for one in shards for run in one]
+    assert sorted(keys) == sorted((run.digest, run.config.seed) for run in runs) and len({*keys}) == len(keys)
+    for one in shards:
+        for run in one:
+            assert sum(other.digest == run.digest for other in one) == 3
+    assert max(len(one) for one in shards) - min(len(one) for one in shards) <= 3, "and are of about the same size"
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2", ""])
+def test_what_is_no_shard(text):
+    with pytest.raises(UserError, match="--shard takes a part such as 1/4"):
+        shard([], text)
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        (["FedAvg"], {("FedAvg", "skewed"), ("FedAvg", "alike")}),
+        (["*Disco @ a*"], {("FedAvg+Disco", "alike")}),
+        (["@ skewed"], {("FedAvg", "skewed"), ("FedAvg+Disco", "skewed"), ("FedAvg again", "skewed")}),
+        (["FedAvg @ skewed", "FedAvg+Disco @ alike"], {("FedAvg", "skewed"), ("FedAvg+Disco", "alike")}),
+    ],
+    ids=str,
+)
+def test_only_some_cells(only, expected, tiny):
+    assert {cell.place for cell in selected(table(tiny), only)} == expected
+
+
+@pytest.mark.parametrize(("only", "kind"), [("FedAvgg", "row"), ("FedAvg @ x", "column"), ("@ x", "column")])
+def test_only_what_is_not_there(only, kind, tiny):
+    with pytest.raises(UserError, match=f"no {kind} is called"):
+        planned([table(tiny)], [only])
+
+
+def test_changes_make_other_runs_except_for_seeds_and_device(tiny):
+    def digests(**changes):
+        return {run.digest for run in planned([table(tiny, Changes(**changes))])}
+
+    plain = digests()
+    assert digests(seeds=5) == digests(device="cpu") == digests(settings=("save.every=1",)) == plain
+    for changes in ({"small": True}, {"rounds": 3}, {"settings": ("local.epochs=2",)}):
+        assert not digests(**changes) & plain, changes
+    assert digests(rounds=2, settings=("rounds=4",)) == plain, "what is set comes last"
+
+
+def test_changes_are_laid_over_every_cell(tiny):
+    made = table(tiny, Changes(small=True, seeds=1, rounds=9, settings=("data.name=synthetic", "strands.disco.a=0.7")))
+    configs = {place: cell.config for place, cell in made.cells.items() if cell.config}
+    assert {config.rounds for config in configs.values()} == {9}
+    assert {config.data.name for config in configs.values()} == {"synthetic"}
+    assert {config.data.options["samples"] for config in configs.values()} == {0}, "another data set, other options"
+    assert configs["FedAvg+Disco", "alike"].strands["disco"]["a"] == 0.7
+    assert made.seeds == (0,)
+    with pytest.raises(UserError, match=r"strands\.prox is set, but no method of tiny has it"):
+        table(tiny, Changes(settings=("strands.prox.mu=1",)))
+
+
+def test_changes_as_options():
+    changes = Changes(small=True, seeds=4, rounds=3, settings=("a='b c'",), device="cuda")
+    assert str(changes) == """--scale small --rounds 3 --set 'a='"'"'b c'"'"''"""
+    assert changes.folder == "-small-rounds=3-a='b c'"
+    assert (str(Changes(seeds=4)), Changes(seeds=4).folder) == ("", "")
+
+
+def test_data_that_is_not_here(tiny, tmp_path):
+    config = planned([table(tiny)])[0].config
+    assert missing_data(config, tmp_path) == ""
+    without = planned([table(tiny, Changes(settings=("data.name=cifar10",)))])[0].config
+    assert "data set 'cifar10' is not in" in missing_data(without, tmp_path)
+    mine = planned([table(tiny, Changes(settings=("data.name=npz", "data.path=mine.npz")))])[0].config
+    assert missing_data(mine, None) == "data set 'npz': there is no mine.npz"
