@@ -68,8 +68,10 @@ def test_the_papers_aggregation_weighs_by_the_same_divergence(tmp_path):
 
 def test_a_class_that_is_not_tested_counts_in_no_share():
     accuracies = np.array([[0.5, np.nan, 1.0]])
-    shares = np.array([[0.5, 0.5, 0.0], [0.25, 0.5, 0.25]])
-    assert risks(accuracies, shares) == pytest.approx([0.5 * (1.0 + 0.5) / 2])
+    counts = np.array(
+        [[2, 9, 0], [30, 9, 10], [0, 5, 0]]
+    )  # π = (1, –, 0) and (3/4, –, 1/4); of the last nothing is tested
+    assert risks(accuracies, counts) == pytest.approx([0.5 * (1 + 3 / 4) / 2])
 
 
 def scored(per_class, counts, **more):

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from helpers import federation
 from problems import Point, record, targets
 
 from fedbraid.analyses import headline
@@ -87,6 +88,18 @@ def test_a_model_that_wanders_is_measured_from_where_it_began(tmp_path):
         if len(set(order.tolist())) == 3
     }
     assert round(second["drift.length"], 12) in ways
+
+
+def test_wandering_models_in_a_file_are_measured_from_where_each_began(monkeypatch):
+    """Clients of other sizes train in another order than they stand in the cohort."""
+    settings = {"analyses": ["drift"], "analysis": {"every": 1}, "rounds": 2}
+    together = federation("skip(every=3)", **settings)
+    monkeypatch.setattr(local, "FEW", 0)
+    one_by_one = federation("skip(every=3)", engine={"chunk": 1}, **settings)
+    for _ in range(2):
+        line, other = together.advance(), one_by_one.advance()
+        same = {key: line[key] for key in line if key.startswith("drift.")}
+        assert {key: other[key] for key in same} == pytest.approx(same, rel=1e-9)
 
 
 def test_a_client_that_does_not_move_has_no_direction(tmp_path):
