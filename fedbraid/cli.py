@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from safetensors import SafetensorError
 
+from fedbraid.cli_analyze import analyze
 from fedbraid.cli_data import data_app
 from fedbraid.cli_shared import (
     ConfigOption,
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(study_app, name="study")
+app.command()(analyze)
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbraid import calibration, data, methods, models
+from fedbraid.analyses.catalogue import watches
+from fedbraid.analyses.watch import Scored, Trained, Watch, of_scored, of_trained
 from fedbraid.config import Config, optimizer_of
 from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
@@ -104,12 +106,18 @@ class Experiment:
     engine: Local
     store: ClientStore
     server: Server
+    watches: tuple[Watch, ...] = ()  # analyses that put numbers into the log
     finite: bool = True  # whether the model was finite after the round that was read last
     read_at: float = 0.0  # when that was
 
     @property
     def finished(self) -> bool:
         return self.server.round >= self.config.rounds
+
+    @property
+    def watched(self) -> bool:
+        """Whether analyses look at the round that was the last one to end."""
+        return bool(self.watches) and (self.finished or self.server.round % self.config.analysis.every == 0)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -153,8 +161,8 @@ class Experiment:
 
     def training(self) -> Training:
         """The next round. Clients are lost while they train, after any probe: who does not come back is not asked."""
-        cohort = self.cohort()
-        flow = one_round(self.chain, self.optimizer, self.setup, self.server, cohort, self.config.seed)
+        cohort, before = self.cohort(), self.server
+        flow = one_round(self.chain, self.optimizer, self.setup, before, cohort, self.config.seed)
         arriving = self._arriving(self.server.round, len(cohort))
         down = up = 0
         work = Work()
@@ -173,6 +181,10 @@ class Experiment:
         sums = [replies.each(key).sum() for key in FOR_THE_LOG] if replies is not None else [w.new_zeros(())] * 2
         totals = Reading(torch.stack([w.isfinite().all().to(w.dtype), *sums]))
 
+        analysed: dict[str, Any] = {}
+        if replies is not None and self.watched:
+            analysed = of_trained(self.watches, Trained(before, self.server, job, replies))
+
         def line() -> dict[str, Any]:
             intact, losses, samples = totals.numpy().tolist()
             finite = bool(intact) and math.isfinite(losses)
@@ -189,6 +201,7 @@ class Experiment:
                 "bytes_up": up,
                 "forward_samples": work.forward,
                 "backward_samples": work.backward,
+                **analysed,
             }
 
         return line
@@ -245,16 +258,17 @@ class Experiment:
         """The round's evaluation, or None for each of its parts where it is not due."""
         if self.server.round % self.config.evaluate.every and not self.finished:
             return lambda: {"accuracy": None, "loss": None, "per_class": None}
-        scores = evaluate(self.model, *self.deployed(), self.test)
+        scores, watches = evaluate(self.model, *self.deployed(), self.test), self.watches if self.watched else ()
 
         def line() -> dict[str, Any]:
             metrics, correct = scores()
             if self.config.evaluate.per_client and metrics["per_class"] is not None:
-                metrics["client_accuracy"] = per_client(
-                    metrics["per_class"], correct, self.partition, self.label_counts
-                )
+                counts = self.label_counts
+                metrics["client_accuracy"] = per_client(metrics["per_class"], correct, self.partition, counts)
             if self.config.evaluate.groups and metrics["per_class"] is not None:
                 metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(self.label_counts.sum(0)))
+            if watches and metrics["per_class"] is not None:
+                metrics |= of_scored(watches, Scored(metrics["per_class"], correct, self.partition, self.label_counts))
             return metrics
 
         return line
@@ -336,7 +350,10 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     usual = engine(kind)
     test = there.test if there else Samples.of(dataset, dataset.test, dtype, device)
     server = begin(chain, setup)
-    made = Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, usual, store, server)
+    looking = watches(config.analyses)
+    made = Experiment(
+        config, dataset, partition, chain, model, optimizer, setup, clients, test, usual, store, server, looking
+    )
     made.engine = calibration.settled(made, engine)
     return made
 

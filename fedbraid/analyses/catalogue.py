@@ -1,0 +1,48 @@
+"""The analyses there are, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedbraid.analyses.adaptability import adaptability
+from fedbraid.analyses.analysis import Analysis
+from fedbraid.analyses.cost import cost
+from fedbraid.analyses.dissimilarity import dissimilarity
+from fedbraid.analyses.drift import WATCH as DRIFT
+from fedbraid.analyses.drift import drift
+from fedbraid.analyses.fairness import WATCH as FAIRNESS
+from fedbraid.analyses.fairness import fairness
+from fedbraid.analyses.features import features
+from fedbraid.analyses.forgetting import forgetting
+from fedbraid.analyses.privacy import privacy
+from fedbraid.analyses.watch import Watch
+from fedbraid.errors import unknown
+from fedbraid.registry import Entry
+
+WATCHES: tuple[Watch, ...] = (DRIFT, FAIRNESS)
+"""Those that run inside a run: `analyses = ["drift"]` in its configuration."""
+
+OF_ONE: tuple[Entry[Analysis], ...] = (
+    Entry("drift", "how far clients' models lie from the server's and from each other", drift),
+    Entry("dissimilarity", "how much clients' gradients disagree", dissimilarity),
+    Entry("forgetting", "what local training does to the accuracy of each class", forgetting),
+    Entry("fairness", "the accuracy on each client and each class", fairness),
+    Entry("adaptability", "how well local models do on everybody's distribution", adaptability),
+    Entry("features", "where clients' features lie, and how far apart", features),
+)
+"""Those of one recorded run: `make(recorded, **options)`."""
+
+OF_SEVERAL: tuple[Entry[Analysis], ...] = (
+    Entry("cost", "bytes, aggregations, forward passes and time against accuracy, and until a target", cost),
+    Entry("privacy", "accuracy against the noise on what clients tell, with (ε, δ)", privacy),
+)
+"""Those of several recorded runs at once (or of one): `make([recorded, …], **options)`."""
+
+
+def watches(names: Sequence[str]) -> tuple[Watch, ...]:
+    """The analyses of these names that run inside a run."""
+    known = {watch.name: watch for watch in WATCHES}
+    for name in names:
+        if name not in known:
+            raise unknown("analysis that runs inside a run", name, known)
+    return tuple(known[name] for name in dict.fromkeys(names))
