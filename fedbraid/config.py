@@ -115,6 +115,13 @@ class Saving:
 
 
 @dataclass(frozen=True)
+class Analysing:
+    """When the analyses of a run look."""
+
+    every: int = 10  # rounds; they always look at the last one
+
+
+@dataclass(frozen=True)
 class Config:
     """One run. Everything has a default: FedAvg on the digits of ten skewed clients."""
 
@@ -131,6 +138,8 @@ class Config:
     augment: Augment = Augment()
     buffers: Literal["average"] = "average"  # BatchNorm's running statistics: averaged with the model's weights
     evaluate: Evaluation = Evaluation()
+    analyses: tuple[str, ...] = ()  # names of those that put numbers into the log
+    analysis: Analysing = Analysing()
     engine: EngineConfig = EngineConfig()
     save: Saving = Saving()
 
@@ -141,6 +150,7 @@ class Config:
             raise UserError(f"seed must be below 2**63, not {self.seed}")
         at_least("partition.clients", self.partition.clients, 0)
         at_least("evaluate.every", self.evaluate.every, 1)
+        at_least("analysis.every", self.analysis.every, 1)
         at_least("save.every", self.save.every, 1)
         at_least("engine.chunk", self.engine.chunk, 0)
         at_least("engine.workers", self.engine.workers, 0)
@@ -297,6 +307,12 @@ def _one_of(value: Any, kind: Any) -> Any:
     return value
 
 
+def _names(value: Any, _: Any) -> tuple[str, ...]:
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    raise TypeError(f'must be a list of names such as ["drift"], not {value!r}')
+
+
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -305,6 +321,7 @@ def _converter() -> cattrs.Converter:
     for kind in _WORDS:
         converter.register_structure_hook(kind, _exactly(kind))
     converter.register_structure_hook_func(lambda kind: str(get_origin(kind)) == "typing.Literal", _one_of)
+    converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _names)
     converter.register_structure_hook_factory(
         is_dataclass, lambda cls: make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
     )

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbraid import calibration, data, methods, models
+from fedbraid.analyses.catalogue import watches
+from fedbraid.analyses.watch import Scored, Trained, Watch, of_scored, of_trained
 from fedbraid.config import Config, optimizer_of
 from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
@@ -102,11 +104,17 @@ class Experiment:
     engine: Local
     store: ClientStore
     server: Server
+    watches: tuple[Watch, ...] = ()  # analyses that put numbers into the log
     finite: bool = True  # whether the model was finite after the last round
 
     @property
     def finished(self) -> bool:
         return self.server.round >= self.config.rounds
+
+    @property
+    def watched(self) -> bool:
+        """Whether analyses look at the round that was the last one to end."""
+        return bool(self.watches) and (self.finished or self.server.round % self.config.analysis.every == 0)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -140,8 +148,8 @@ class Experiment:
 
     def training(self) -> Training:
         """The next round. Clients are lost while they train, after any probe: who does not come back is not asked."""
-        cohort = self.cohort()
-        flow = one_round(self.chain, self.optimizer, self.setup, self.server, cohort, self.config.seed)
+        cohort, before = self.cohort(), self.server
+        flow = one_round(self.chain, self.optimizer, self.setup, before, cohort, self.config.seed)
         arriving = self._arriving(self.server.round, len(cohort))
         down = up = 0
         work = Work()
@@ -164,6 +172,9 @@ class Experiment:
         if self.finite and not finite:
             log.warning("round %d: the model is no longer finite; try a smaller optimizer.lr", self.server.round)
         self.finite = finite
+        analysed: dict[str, Any] = {}
+        if replies is not None and self.watched:
+            analysed = of_trained(self.watches, Trained(before, self.server, job, replies))
         return {
             "round": self.server.round,
             "clients": len(cohort),
@@ -174,6 +185,7 @@ class Experiment:
             "bytes_up": up,
             "forward_samples": work.forward,
             "backward_samples": work.backward,
+            **analysed,
         }
 
     def deployed(self) -> tuple[Tensor, Tensor]:
@@ -229,6 +241,9 @@ class Experiment:
         if self.config.evaluate.groups and metrics["per_class"] is not None:
             held = self.clients.label_counts.sum(0).cpu().numpy()
             metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(held))
+        if self.watched and metrics["per_class"] is not None:
+            counts = self.clients.label_counts.cpu().numpy()
+            metrics |= of_scored(self.watches, Scored(metrics["per_class"], correct, self.partition, counts))
         return metrics
 
 
@@ -308,7 +323,10 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     usual = engine(kind)
     test = there.test if there else Samples.of(dataset, dataset.test, dtype, device)
     server = begin(chain, setup)
-    made = Experiment(config, dataset, partition, chain, model, optimizer, setup, clients, test, usual, store, server)
+    looking = watches(config.analyses)
+    made = Experiment(
+        config, dataset, partition, chain, model, optimizer, setup, clients, test, usual, store, server, looking
+    )
     made.engine = calibration.settled(made, engine)
     return made
 

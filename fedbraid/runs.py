@@ -104,10 +104,17 @@ class RunDirectory:
 
     def load(self, experiment: Experiment) -> None:
         """Put `experiment` where the last checkpoint left it, and the log with it."""
+        saved = self.read(experiment)
+        _cut(self.log, saved["log_bytes"])
+        self._drop_strays(saved["server"], saved["segments"])
+
+    def read(self, experiment: Experiment) -> dict[str, Any]:
+        """Put `experiment` where the last checkpoint left it, or leave it at its beginning; what the checkpoint says.
+
+        No file is touched.
+        """
         if not (self.states / CHECKPOINT).exists():
-            _cut(self.log, 0)
-            self._drop_strays("", ())
-            return
+            return {"log_bytes": 0, "server": "", "segments": ()}
         saved = self._checkpoint()
         if "segments" not in saved:
             raise UserError(f"{self.path} was recorded by an older FedBraid; resume it with that one, or begin anew")
@@ -124,8 +131,7 @@ class RunDirectory:
         mean = (tensors[MEAN[0]], tensors[MEAN[1]]) if MEAN[0] in tensors else None
         experiment.server = Server(tensors["w"], tensors["buffers"], kept, saved["round"], mean)
         experiment.store.restore(saved["segments"])
-        _cut(self.log, saved["log_bytes"])
-        self._drop_strays(saved["server"], saved["segments"])
+        return saved
 
     def _checkpoint(self) -> dict[str, Any]:
         try:

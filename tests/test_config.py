@@ -57,6 +57,8 @@ CONFIGS = table(
     local=table(batch=st.integers(0, 99), epochs=st.integers(1, MOST), drop_last=st.booleans()),
     evaluate=table(every=COUNTS, model=st.sampled_from(["server", "cohort"]), target=st.floats(0, 0.99)),
     engine=table(kind=st.sampled_from(["auto", "stack", "loop"]), chunk=st.integers(0, 9), device=NAMES),
+    analyses=st.lists(NAMES, max_size=3),
+    analysis=table(every=COUNTS),
     save=table(every=COUNTS, clients_on_disk=st.booleans()),
 )
 
@@ -110,6 +112,7 @@ def put(key, value):
 def test_wrong_types_are_one_sentence_that_names_the_key(key, default):
     for value in ODD:
         fits = type(value) is type(default) or (type(default) is float and type(value) is int)
+        fits = fits or (type(default) is tuple and value == [])  # TOML's lists
         try:
             from_dict(put(key, value))
         except UserError as error:
@@ -119,7 +122,9 @@ def test_wrong_types_are_one_sentence_that_names_the_key(key, default):
             assert fits, f"{key} took {value!r}"
 
 
-@pytest.mark.parametrize("key", ["data", "partition", "model", "sampling", "local", "optimizer", "evaluate", "save"])
+@pytest.mark.parametrize(
+    "key", ["data", "partition", "model", "sampling", "local", "optimizer", "evaluate", "analysis", "save"]
+)
 @pytest.mark.parametrize("value", [1, "x", None, [], [("a", 1)]])
 def test_a_table_is_not_a_value(key, value):
     with pytest.raises(UserError, match=f"{key} is a table"):

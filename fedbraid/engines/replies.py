@@ -89,6 +89,14 @@ class Stacked:
             total += _weighted(weights[places], values)
         return total
 
+    def parts(self, key: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Places among the replies and the values of those who stand there: all at once, or as they lie in a file."""
+        if key in self.filed:
+            yield from self.filed[key]
+        else:
+            values = self.uploads[key]
+            yield torch.arange(len(values), device=values.device), values
+
     @property
     def bytes_up(self) -> int:
         """What the cohort sends back; numbers for the log do not count, nor do parameters that are not trained."""

@@ -1,0 +1,75 @@
+"""Analyses: the quantities by which papers explain their methods, in a run or of recorded runs.
+
+analyses = ["drift", "fairness"]          in a run's configuration: numbers in its log
+analyze("runs/mine", ["drift"])           of a recorded run: a table, numbers and a picture
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbraid.analyses.analysis import Analysis
+from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
+from fedbraid.errors import UserError
+from fedbraid.registry import Entry, find
+from fedbraid.terms import terms
+
+if TYPE_CHECKING:
+    from fedbraid.analyses.recorded import Recorded
+    from fedbraid.experiment import Given
+
+__all__ = ["Analysis", "analyze", "headline"]
+
+AN_ANALYSIS = "an analysis; write a name such as drift, with options in brackets: features(clients=3)"
+
+
+def analyze(
+    run: str | PathLike[str] | Sequence[str | PathLike[str]],
+    what: Sequence[str],
+    *,
+    given: Given | None = None,
+    device: str = "",
+) -> list[Analysis]:
+    """Analyses of a recorded run, or of several; nothing in their directories changes.
+
+    `what` are names, perhaps with options: `["drift", "features(clients=3)"]`. Those that look at one run are made of
+    each run in turn, those that look at several at once (cost, privacy) once of all of them. `given` is what the runs
+    were given beside their configuration: a data set, a network, strands of your own.
+    """
+    from fedbraid.analyses.recorded import Recorded
+    from fedbraid.experiment import Given
+
+    places = [run] if isinstance(run, str | PathLike) else list(run)
+    wanted = [_found(text) for text in what]
+    with ExitStack() as locks:
+        runs = [Recorded(Path(place), given or Given(), device) for place in places]
+        for one in runs:
+            locks.enter_context(one.directory.locked())
+        return list(_made(wanted, runs))
+
+
+def headline(run: str | PathLike[str], names: Sequence[str], **more: Any) -> dict[str, float]:
+    """The numbers of these analyses of a run, as `name.quantity`; other arguments as in `analyze`."""
+    return {key: value for analysis in analyze(run, names, **more) for key, value in analysis.numbers.items()}
+
+
+def _found(text: str) -> tuple[Entry[Analysis], dict[str, Any]]:
+    """What `features(clients=3)` names, and its options."""
+    found = terms(text, AN_ANALYSIS)
+    if len(found) != 1:
+        raise UserError(f"{text!r} is not {AN_ANALYSIS}")
+    name, options = found[0]
+    return find("analysis", name, (*OF_ONE, *OF_SEVERAL), options), options
+
+
+def _made(wanted: Sequence[tuple[Entry[Analysis], dict[str, Any]]], runs: Sequence[Recorded]) -> Iterator[Analysis]:
+    for entry, options in wanted:
+        if entry in OF_SEVERAL:
+            yield entry.make(runs, **options)
+        else:
+            for one in runs:
+                yield entry.make(one, **options)

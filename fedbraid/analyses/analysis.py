@@ -1,0 +1,77 @@
+"""What an analysis of a recorded run gives: a tidy table, a few numbers, a picture and how to read it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedbraid.errors import UserError
+from fedbraid.files import write_bytes, write_text
+from fedbraid.report.style import DARK, LIGHT, Theme
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+Columns = Mapping[str, Sequence[Any]]
+"""A tidy table: one row for each observation. Sequences of the same length by the name of their column."""
+
+
+class Draw(Protocol):
+    def __call__(self, *, theme: Theme) -> Figure: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """One analysis of one run, or of several."""
+
+    name: str
+    title: str
+    reading: str  # one line: what to read from the picture
+    quantities: Mapping[str, float | None]
+    columns: Columns
+    draw: Draw
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The headline numbers as `name.quantity`; NaN where there is nothing to measure."""
+        return {f"{self.name}.{key}": math.nan if v is None else float(v) for key, v in self.quantities.items()}
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("a table needs pandas; pip install 'fedbraid[analyses]'") from None
+        return pandas.DataFrame({key: list(values) for key, values in self.columns.items()})
+
+    @property
+    def figure(self) -> Figure:
+        return self.draw(theme=LIGHT)
+
+    def write(self, directory: Path) -> list[Path]:
+        """Write NAME.csv, NAME.json and NAME.png (on light and on dark paper) into `directory`; their paths."""
+        from fedbraid.report.plots import png
+
+        finite = {key: v if math.isfinite(v) else None for key, v in self.numbers.items()}
+        about = {"name": self.name, "title": self.title, "reading": self.reading, "numbers": finite}
+        images = {f"{self.name}.png": png(self.figure), f"{self.name}-dark.png": png(self.draw(theme=DARK))}
+        for name, content in images.items():
+            write_bytes(directory / name, content)
+        write_text(directory / f"{self.name}.csv", _csv(self.columns))
+        write_text(directory / f"{self.name}.json", json.dumps(about, indent=2, allow_nan=False) + "\n")
+        return [directory / f"{self.name}.{ending}" for ending in ("csv", "json", "png")]
+
+
+def _csv(columns: Columns) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()

@@ -1,0 +1,96 @@
+"""A recorded run, rebuilt to be looked at. Nothing in its directory changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedbraid import methods
+from fedbraid.analyses.watch import Trained
+from fedbraid.config import Config
+from fedbraid.core.chain import Chain
+from fedbraid.core.round import one_round
+from fedbraid.core.tree import Tree
+from fedbraid.engines.local import Store
+from fedbraid.errors import UserError
+from fedbraid.experiment import Experiment, Given, build
+from fedbraid.runs import RunDirectory
+
+
+@dataclass(frozen=True)
+class Unwritten:
+    """Clients' states that can be read; what a client would keep is forgotten."""
+
+    store: Store
+
+    def read(self, ids: Sequence[int]) -> dict[str, Tree]:
+        return self.store.read(ids)
+
+    def write(self, ids: Sequence[int], kept: dict[str, Tree]) -> None:
+        pass
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A run directory: its configuration and log at once, the federation as its last checkpoint left it when asked.
+
+    `given` is what the run was given beside its configuration (a data set, a network, strands of one's own).
+    """
+
+    path: Path
+    given: Given = Given()
+    device: str = ""  # where the federation is rebuilt; "" = where its configuration says
+
+    def __post_init__(self) -> None:
+        if not self.directory.started:
+            raise UserError(f"{self.path} holds no run; name the directory that `fedbraid run --out` wrote")
+
+    @property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.path)
+
+    @cached_property
+    def config(self) -> Config:
+        return self.directory.config()
+
+    @cached_property
+    def chain(self) -> Chain:
+        return self.given.chain or methods.parse(self.config.method, self.config.strands, self.given.strands)
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of the log."""
+        return self.directory.rounds()
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The federation after the last checkpoint. Training its clients changes neither it nor the directory."""
+        config = self.config
+        if self.device:
+            config = replace(config, engine=replace(config.engine, device=self.device, kind="auto"))
+        experiment = build(config, self.given, self.directory.states)
+        self.directory.read(experiment)
+        experiment.engine.store = Unwritten(experiment.store)
+        return experiment
+
+    @cached_property
+    def next_round(self) -> Trained:
+        """The round that would come next, with everybody who would be sampled for it and nobody lost.
+
+        Clients train as a run trains them: by its engine, from what strands send and keep.
+        """
+        e = self.experiment
+        flow = one_round(e.chain, e.optimizer, e.setup, e.server, e.cohort(), e.config.seed)
+        with e.threads(), torch.no_grad():
+            job = next(flow)
+            while True:
+                replies = e.engine.run(job)
+                try:
+                    job = flow.send(replies)
+                except StopIteration as done:
+                    return Trained(e.server, done.value, job, replies)
