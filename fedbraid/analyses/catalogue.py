@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 from fedbraid.analyses import drift
 from fedbraid.analyses.analysis import Analysis
+from fedbraid.analyses.bound import bound
+from fedbraid.analyses.discrepancy import discrepancy
+from fedbraid.analyses.hessian import hessian
+from fedbraid.analyses.interpolation import interpolation
 from fedbraid.analyses.watch import Watch
 from fedbraid.errors import unknown
 from fedbraid.registry import Entry
@@ -15,6 +19,10 @@ WATCHES: tuple[Watch, ...] = (drift.WATCH,)
 
 OF_ONE: tuple[Entry[Analysis], ...] = (
     Entry("drift", "how far clients' models lie from the server's and from each other", drift.drift),
+    Entry("hessian", "how flat the loss is around the model: eigenvalues, trace and spectral density", hessian),
+    Entry("discrepancy", "local models' accuracy against data size and label discrepancy", discrepancy),
+    Entry("interpolation", "the accuracy of mixtures of two clients' models", interpolation),
+    Entry("bound", "FedDisco's bound for weights by size, Disco's and the best ones", bound),
 )
 """Those of one recorded run: `make(recorded, **options)`."""
 

@@ -78,7 +78,7 @@ def batch_products(loss: Loss, index: Tensor, rows: Tensor) -> Iterator[Tensor]:
         (gradient,) = torch.autograd.grad(loss.sum_over(index, at), at, create_graph=True)
         for k, row in enumerate(rows):
             more = k + 1 < len(rows)
-            yield cast(Tensor, torch.autograd.grad(gradient, at, row, retain_graph=more)[0])
+            yield torch.autograd.grad(gradient, at, row, retain_graph=more)[0]
 
 
 def twice_differentiable(module: nn.Module) -> AbstractContextManager[None]:
