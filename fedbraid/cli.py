@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from safetensors import SafetensorError
 
+from fedbraid.cli_analyze import analyze
 from fedbraid.cli_data import data_app
 from fedbraid.cli_shared import ConfigOption, DataDir, Json, Settings, described, entry_table, err, out, print_json
 from fedbraid.errors import UserError
@@ -28,6 +29,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(data_app, name="data")
+app.command()(analyze)
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]

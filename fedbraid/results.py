@@ -41,7 +41,7 @@ class Run:
 
     def report(self, directory: str | PathLike[str]) -> list[Path]:
         """Write a report with pictures into `directory`; the paths of what was written."""
-        return _report(Path(directory), [self.record()], self.config)
+        return write_report(Path(directory), [self.record()], self.config)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Comparison:
 
     def report(self, directory: str | PathLike[str]) -> list[Path]:
         """Write the table, the pictures and report.html; the paths of what was written."""
-        return _report(Path(directory), self.records, self.runs[0].config)
+        return write_report(Path(directory), self.records, self.runs[0].config)
 
 
 def environment() -> dict[str, str]:
@@ -81,7 +81,8 @@ def environment() -> dict[str, str]:
     }
 
 
-def _report(directory: Path, records: list[RunRecord], config: Config) -> list[Path]:
+def write_report(directory: Path, records: list[RunRecord], config: Config) -> list[Path]:
+    """The report on runs that share a configuration, but for their methods and seeds."""
     shared = to_toml(replace(config, seed=0))
     from fedbraid.report.html import write_comparison  # pages and pictures, which a run does without
 

@@ -57,6 +57,11 @@ def headline(run: str | PathLike[str], names: Sequence[str], **more: Any) -> dic
     return {key: value for analysis in analyze(run, names, **more) for key, value in analysis.numbers.items()}
 
 
+def of_several(text: str) -> bool:
+    """Whether `text` names an analysis that looks at several runs at once."""
+    return _found(text)[0] in OF_SEVERAL
+
+
 def _found(text: str) -> tuple[Entry[Analysis], dict[str, Any]]:
     """What `features(clients=3)` names, and its options."""
     found = terms(text, AN_ANALYSIS)

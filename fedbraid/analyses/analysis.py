@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,8 @@ from fedbraid.report.style import DARK, LIGHT, Theme
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+    from fedbraid.analyses.recorded import Recorded
 
 Columns = Mapping[str, Sequence[Any]]
 """A tidy table: one row for each observation. Sequences of the same length by the name of their column."""
@@ -67,6 +69,17 @@ class Analysis:
         write_text(directory / f"{self.name}.csv", _csv(self.columns))
         write_text(directory / f"{self.name}.json", json.dumps(about, indent=2, allow_nan=False) + "\n")
         return [directory / f"{self.name}.{ending}" for ending in ("csv", "json", "png")]
+
+
+def labelled(runs: Sequence[Recorded]) -> dict[str, Recorded]:
+    """The runs by their method; those of one method by their seed too, or else by their directory."""
+    names: Sequence[Callable[[Recorded], str]] = (
+        lambda run: run.config.method,
+        lambda run: f"{run.config.method} seed {run.config.seed}",
+        lambda run: str(run.path),
+    )
+    found = next(labels for name in names if len(set(labels := [name(run) for run in runs])) == len(runs))
+    return dict(zip(found, runs, strict=True))
 
 
 def _csv(columns: Columns) -> str:

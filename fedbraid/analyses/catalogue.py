@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedbraid.analyses import drift
+from fedbraid.analyses.adaptability import adaptability
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.bound import bound
+from fedbraid.analyses.cost import cost
 from fedbraid.analyses.discrepancy import discrepancy
+from fedbraid.analyses.dissimilarity import dissimilarity
+from fedbraid.analyses.drift import WATCH as DRIFT
+from fedbraid.analyses.drift import drift
+from fedbraid.analyses.fairness import WATCH as FAIRNESS
+from fedbraid.analyses.fairness import fairness
+from fedbraid.analyses.features import features
+from fedbraid.analyses.forgetting import forgetting
 from fedbraid.analyses.hessian import hessian
 from fedbraid.analyses.interpolation import interpolation
+from fedbraid.analyses.privacy import privacy
 from fedbraid.analyses.watch import Watch
 from fedbraid.errors import unknown
 from fedbraid.registry import Entry
 
-WATCHES: tuple[Watch, ...] = (drift.WATCH,)
+WATCHES: tuple[Watch, ...] = (DRIFT, FAIRNESS)
 """Those that run inside a run: `analyses = ["drift"]` in its configuration."""
 
 OF_ONE: tuple[Entry[Analysis], ...] = (
-    Entry("drift", "how far clients' models lie from the server's and from each other", drift.drift),
+    Entry("drift", "how far clients' models lie from the server's and from each other", drift),
+    Entry("dissimilarity", "how much clients' gradients disagree", dissimilarity),
+    Entry("forgetting", "what local training does to the accuracy of each class", forgetting),
+    Entry("fairness", "the accuracy on each client and each class", fairness),
+    Entry("adaptability", "how well local models do on everybody's distribution", adaptability),
+    Entry("features", "where clients' features lie, and how far apart", features),
     Entry("hessian", "how flat the loss is around the model: eigenvalues, trace and spectral density", hessian),
     Entry("discrepancy", "local models' accuracy against data size and label discrepancy", discrepancy),
     Entry("interpolation", "the accuracy of mixtures of two clients' models", interpolation),
@@ -26,7 +40,10 @@ OF_ONE: tuple[Entry[Analysis], ...] = (
 )
 """Those of one recorded run: `make(recorded, **options)`."""
 
-OF_SEVERAL: tuple[Entry[Analysis], ...] = ()
+OF_SEVERAL: tuple[Entry[Analysis], ...] = (
+    Entry("cost", "bytes, aggregations, forward passes and time against accuracy, and until a target", cost),
+    Entry("privacy", "accuracy against the noise on what clients tell, with (ε, δ)", privacy),
+)
 """Those of several recorded runs at once (or of one): `make([recorded, …], **options)`."""
 
 

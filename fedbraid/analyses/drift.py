@@ -58,12 +58,15 @@ def drift(run: Recorded) -> Analysis:
     columns |= {key: [line[f"drift.{key}"] for line in lines] for key in QUANTITIES}
 
     def draw(*, theme: Theme) -> Figure:
-        figure = blank(3.4, theme)
+        from matplotlib.ticker import MaxNLocator
+
+        figure = blank(2.8, theme)
         panels = figure.subplots(1, 3)
         names = ("mean ‖w_k − w‖²", "‖w⁺ − w‖", "mean cosine of updates")
         for axes, key, name in zip(panels, ("variance", "step", "cosine"), names, strict=True):
             values = [float("nan") if v is None else v for v in columns[key]]
             dressed(axes, theme).plot(columns["round"], values, **stroke(0, len(values), theme))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
             titled(axes, theme, "round", name)
         return figure
 

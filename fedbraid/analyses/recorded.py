@@ -12,13 +12,14 @@ import torch
 
 from fedbraid import methods
 from fedbraid.analyses.watch import Trained
-from fedbraid.config import Config
+from fedbraid.config import Config, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import one_round
 from fedbraid.core.tree import Tree
 from fedbraid.engines.local import Store
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, Given, build
+from fedbraid.report.records import RunRecord
 from fedbraid.runs import RunDirectory
 
 
@@ -87,6 +88,14 @@ class Recorded:
     def first_round(self) -> Trained:
         """The run's first round once more, from the model that it began with."""
         return trained(build(self._here, self.given, beside=self.experiment))
+
+    @property
+    def record(self) -> RunRecord:
+        """The run as a report takes it."""
+        e, config, counts = self.experiment, self.config, None
+        if e.dataset.task == "classification":
+            counts = e.clients.label_counts.long().tolist()
+        return RunRecord(config.method, config.seed, tuple(self.rounds), to_dict(config), counts)
 
     def need_classes(self, analysis: str) -> None:
         """Refuse a regression, which has no classes to look at one by one."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbraid.files import write_bytes
+from fedbraid.report.analysed import section
 from fedbraid.report.document import document, figure, numbers, pairs, text, verbatim
 from fedbraid.report.headline import caveats, headline
 from fedbraid.report.pictures import Picture, pictures
@@ -28,7 +29,8 @@ def write_report(
     command: str = "",
 ) -> None:
     """Write `report.html` for one run or many; `command` is the command line or the config text, shown as it is."""
-    shown = page(records, pictures(records, target), target, title, environment, command)
+    more = section(Path(path).parent)
+    shown = page(records, pictures(records, target), target, title, environment, command, more)
     write_bytes(Path(path), shown.encode())
 
 
@@ -44,11 +46,12 @@ def write_comparison(
     """Write the table, the pictures and the report into `directory`; the paths of what was written."""
     table = comparison(records, target)
     drawn = pictures(records, target)
+    more = section(Path(directory))
     contents = {
         "table.md": to_markdown(table).encode(),
         "table.json": (json.dumps(to_json(table), indent=2, allow_nan=False) + "\n").encode(),
         **{f"{picture.name}.png": picture.light for picture in drawn},
-        "report.html": page(records, drawn, target, title, environment, command).encode(),
+        "report.html": page(records, drawn, target, title, environment, command, more).encode(),
     }
     for name, content in contents.items():
         write_bytes(Path(directory) / name, content)
@@ -62,8 +65,9 @@ def page(
     title: str,
     environment: Mapping[str, Any],
     command: str,
+    analyses: str = "",
 ) -> str:
-    """The whole document as text; same arguments, same text."""
+    """The whole document as text; same arguments, same text. `analyses` is that part of it, if there is one."""
     body = [
         f"<h1>{text(title)}</h1>",
         f'<p class="headline">{text(headline(records))}</p>',
@@ -71,6 +75,7 @@ def page(
         "<h2>Comparison</h2>",
         numbers(comparison(records, target)),
         *[figure(picture) for picture in drawn],
+        analyses,
         "<h2>Settings</h2>",
         pairs(setting_rows(records)),
         "<h2>Environment</h2>",

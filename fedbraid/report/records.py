@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from fedbraid.errors import UserError
 
@@ -43,7 +43,14 @@ def metric_of(rounds: Sequence[Round]) -> str | None:
     return None
 
 
-def common_metric(records: Sequence[RunRecord]) -> str:
+class Logged(Protocol):
+    """Anything with the lines of a log."""
+
+    @property
+    def rounds(self) -> Sequence[Round]: ...
+
+
+def common_metric(records: Sequence[Logged]) -> str:
     """The one metric by which all the runs can be compared."""
     found = {metric for record in records if (metric := metric_of(record.rounds)) is not None}
     if len(found) > 1:

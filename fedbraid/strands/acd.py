@@ -68,11 +68,7 @@ class Acd(Strand):
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         if not self.score:
             return {}, c.kept
-        P, has = class_matrix(w, c), (c.label_counts > 0).to(w.dtype)
-        off = (1 - self.tau) / (len(P) - 1)
-        log_q = torch.where(_same(P), P.new_tensor(math.log(self.tau)), math.log(off))
-        rows = (P * (P.log() - log_q)).sum(-1) * has
-        kl = rows.sum() / (has.sum() if self.kl == "mean_present" else 1)
+        kl = from_identity(class_matrix(w, c), c.label_counts, self.tau, mean=self.kl == "mean_present")
         return {"score": torch.sigmoid(1 / kl.clamp(min=TINY))}, c.kept  # eq. 10
 
     def weigh(self, n: Tensor, r: Round) -> Tensor:
@@ -84,6 +80,14 @@ def class_matrix(w: Tensor, c: Client) -> Tensor:
     """[C, C] P_ij: the mean probability of class j over the client's samples of class i."""
     sums = c.over_data(w, lambda out, b: {"p": (b.y * b.mask[:, None]).T @ out.logits.softmax(-1)})
     return (sums["p"] / c.label_counts.clamp(min=1)[:, None]).clamp(min=TINY)
+
+
+def from_identity(P: Tensor, label_counts: Tensor, tau: float, *, mean: bool = True) -> Tensor:
+    """KL(P ‖ Q), Q being `tau` on its diagonal and even elsewhere: the mean (or sum) over the client's classes."""
+    has = (label_counts > 0).to(P.dtype)
+    log_q = torch.where(_same(P), P.new_tensor(math.log(tau)), math.log((1 - tau) / (len(P) - 1)))
+    rows = (P * (P.log() - log_q)).sum(-1) * has
+    return rows.sum() / (has.sum() if mean else 1)
 
 
 def flatness(logits: Tensor) -> Tensor:

@@ -1,0 +1,108 @@
+"""Questions to the clients of a recorded run's next round, answered by its engine: all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.batch import Batch
+from fedbraid.core.chain import Chain
+from fedbraid.core.optimizer import Optimizer
+from fedbraid.core.plan import LocalWork
+from fedbraid.core.strand import Client, Gradient, Strand
+from fedbraid.core.tree import Tree
+from fedbraid.engines.local import Local
+from fedbraid.models.outputs import Outputs
+
+if TYPE_CHECKING:
+    from fedbraid.analyses.recorded import Recorded
+
+Question = Callable[[Client], Tree]
+"""What a client answers; `c.start` is the model that it is asked about, `c.over_data` its own samples."""
+
+
+@dataclass(frozen=True)
+class Ask(Strand):
+    question: Question
+
+    def probe(self, c: Client) -> Tree:
+        return self.question(c)
+
+
+def answers(run: Recorded, models: Tensor, buffers: Tensor, question: Question) -> Tree:
+    """[C, …] what each client of the next round says of its own model [C, D] (or of one for all of them, [D])."""
+    job = run.next_round.job
+    asked = replace(job, kind="probe", model=models, buffers=buffers, sent={})
+    replies = _engine(run, Chain((Ask(question),))).run(asked)
+    return {key.removeprefix("ask."): replies.each(key) for key in (*replies.uploads, *replies.filed)}
+
+
+@dataclass(frozen=True)
+class At(Strand):
+    """Add up gradients at a point that is sent, wherever local training is; the optimiser must be `Reveal`."""
+
+    def begin(self, w: Tensor, c: Client) -> Tree:
+        return {"sum": torch.zeros_like(w), "samples": w.new_zeros(())}
+
+    def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
+        return next(c.received["point"])  # listed last, so what other strands make of a gradient is made there too
+
+    def step(self, w: Tensor, out: Outputs, batch: Batch, c: Client) -> Tree:
+        count = batch.mask.sum()
+        return {"sum": c.memory["sum"] + count * w, "samples": c.memory["samples"] + count}
+
+    def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        return {"gradient": c.memory["sum"] / c.memory["samples"]}, c.kept
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """An optimiser that takes the gradient for the model, which shows it to `step`."""
+
+    lr: float = 1.0
+    decay: float = 1.0
+    clip: float = 0.0
+
+    def init(self, w: Tensor) -> Tree:
+        return {}
+
+    def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        return g, state
+
+    def reach(self, steps: Tensor) -> Tensor:
+        return steps
+
+
+def gradients(run: Recorded, point: Tensor) -> Tensor:
+    """[C, D] the gradient at `point` that each client of the next round would follow with the run's method.
+
+    It is the mean over one pass through the client's samples, in batches as they are trained on: the gradient of the
+    client's objective with what strands add to it or correct, for what the server sends in that round.
+    """
+    job, chain = run.next_round.job, run.experiment.chain
+    engine = _engine(run, chain + At(), Reveal())
+    g = engine.run(replace(job, sent=job.sent | {At.name: {"point": point}})).each(f"{At.name}.gradient")
+    frozen = run.experiment.model.frozen
+    return g if frozen is None else g.masked_fill(frozen, 0.0)
+
+
+def task_gradients(run: Recorded, point: Tensor) -> Tensor:
+    """[C, D] the gradient at `point` of the mean loss over each client's samples, without what the method adds."""
+    buffers = run.next_round.before.buffers
+    return answers(run, point, buffers, lambda c: {"gradient": c.slope(c.start)})["gradient"]
+
+
+def _engine(run: Recorded, chain: Chain, optimizer: Optimizer | None = None) -> Local:
+    """The run's engine with another chain, for one pass over the data."""
+    engine = run.experiment.engine
+    return replace(
+        engine,
+        job=replace(engine.job, chain=chain, optimizer=optimizer or engine.job.optimizer),
+        work=LocalWork(batch=engine.work.batch),
+        chunk=run.config.engine.chunk,
+        kind="stack" if engine.kind == "compiled" else engine.kind,
+    )

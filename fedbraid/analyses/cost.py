@@ -1,0 +1,107 @@
+"""Cost: what accuracy was paid for it (FedSkip Table IV, ASD figure 11, rFedAvg figure 10), from the log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedbraid.analyses.analysis import Analysis, labelled
+from fedbraid.report.lines import METRICS
+from fedbraid.report.records import common_metric
+from fedbraid.report.style import Theme, blank, dressed, legend, legend_height, stroke, titled
+from fedbraid.report.summarise import higher_is_better
+from fedbraid.report.words import byte_unit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedbraid.analyses.recorded import Recorded
+
+SPENT = "rounds", "aggregations", "bytes", "forward_samples", "seconds"
+
+Columns = dict[str, list[Any]]
+
+
+def spent(run: Recorded, metric: str) -> Columns:
+    """What had been spent by the end of each round, and the score there; None where it was not evaluated."""
+    lines = run.rounds
+    moved = [line["bytes_down"] + line["bytes_up"] for line in lines]
+    added = {"bytes": moved} | {key: [line[key] for line in lines] for key in ("forward_samples", "seconds")}
+    return {
+        "rounds": [line["round"] for line in lines],
+        "aggregations": [aggregations(run, line["round"]) for line in lines],
+        **{key: np.cumsum(values).tolist() for key, values in added.items()},
+        metric: [line[metric] for line in lines],
+    }
+
+
+def aggregations(run: Recorded, round: int) -> int:
+    """How often the server had averaged by the end of a round: FedSkip does not in every one."""
+    skip = run.config.strands.get("skip")
+    if not skip:
+        return round
+    left_over = round == run.config.rounds and skip["final_aggregate"] and round % skip["every"] > 0
+    return round // int(skip["every"]) + int(left_over)
+
+
+def cost(runs: Sequence[Recorded], target: float = 0.0) -> Analysis:
+    """What each run spent in all, and until its score first reached `target` (0: `evaluate.target` of the run).
+
+    Bytes go down and up, over all clients; seconds are wall time. A score is an accuracy, or the loss of a regression.
+    """
+    metric = common_metric(runs)
+    tables = {label: spent(run, metric) for label, run in labelled(runs).items()}
+    quantities: dict[str, float | None] = {}
+    for (label, table), run in zip(tables.items(), runs, strict=True):
+        after = f"/{label}" if len(runs) > 1 else ""
+        goal = target or run.config.evaluate.target
+        place = _first(table[metric], goal, higher_is_better(metric))
+        for key in SPENT:
+            quantities[f"{key}{after}"] = table[key][-1] if table[key] else None
+            if goal:
+                quantities[f"{key}_to_target{after}"] = None if place is None else table[key][place]
+    columns: Columns = {"run": [label for label, table in tables.items() for _ in table["rounds"]]}
+    columns |= {key: [v for table in tables.values() for v in table[key]] for key in (*SPENT, metric)}
+
+    def draw(*, theme: Theme) -> Figure:
+        return _drawn(tables, metric, theme)
+
+    better = "higher" if higher_is_better(metric) else "lower"
+    return Analysis(
+        "cost",
+        "What a score costs",
+        f"A {better} line is better, and at the same height one further left is cheaper; methods change places from "
+        "panel to panel where they save one thing and spend another.",
+        quantities,
+        columns,
+        draw,
+    )
+
+
+def _first(scores: Sequence[float | None], goal: float, rising: bool) -> int | None:
+    """The place of the first score that reaches the goal."""
+    reached = (k for k, s in enumerate(scores) if s is not None and (s >= goal if rising else s <= goal))
+    return next(reached, None)
+
+
+def _drawn(tables: dict[str, Columns], metric: str, theme: Theme) -> Figure:
+    figure = blank(4.6 + legend_height(list(tables)), theme)
+    panels = figure.subplots(2, 2, sharey=True)
+    most = max((table["bytes"][-1] for table in tables.values() if table["bytes"]), default=1)
+    unit, size = byte_unit(most)
+    scales = {"bytes": (size, f"data moved ({unit})"), "aggregations": (1, "aggregations")}
+    scales |= {"forward_samples": (1e6, "forward passes (million samples)"), "seconds": (1, "seconds")}
+    drawn = []
+    for axes, (key, (scale, name)) in zip(panels.flat, scales.items(), strict=True):
+        dressed(axes, theme)
+        for k, table in enumerate(tables.values()):
+            known = [i for i, s in enumerate(table[metric]) if s is not None]
+            x = [table[key][i] / scale for i in known]
+            y = [table[metric][i] * (100 if metric == "accuracy" else 1) for i in known]
+            (line,) = axes.plot(x, y, **stroke(k, len(x), theme))
+            drawn.append(line)
+        titled(axes, theme, name, METRICS[metric] if axes in panels[:, 0] else "")
+    legend(figure, drawn[: len(tables)], list(tables), theme)
+    return figure
