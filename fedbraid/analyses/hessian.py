@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def hessian(
-    run: Recorded, eigenvalues: int = 5, probes: int = 30, starts: int = 2, steps: int = 60, samples: int = 0
+    run: Recorded, eigenvalues: int = 10, probes: int = 30, starts: int = 1, steps: int = 60, samples: int = 0
 ) -> Analysis:
     """The Hessian of the mean loss over all clients' training samples, at the model that is evaluated (ASD table 1).
 
@@ -41,7 +41,7 @@ def hessian(
     with counted("trace: products", probes) as done:
         trace = spectrum.trace(matrix(loss, done), probes, stream(seed, "hessian.trace"), top)
     with counted("density: products", starts * steps) as done:
-        density = spectrum.density(matrix(loss, done), starts, steps, stream(seed, "hessian.density"))
+        density = spectrum.density(matrix(loss, done), starts, steps, stream(seed, "hessian.density"), top)
     parameters = len(loss.at)
 
     def draw(*, theme: Theme) -> Figure:
@@ -50,9 +50,10 @@ def hessian(
         low, high = min(density.points.min(), 0.0), max(density.points.max(), top.values[0])
         width = (high - low) / 200
         at = np.linspace(low - 4 * width, high + 4 * width, 1200)
-        axes.semilogy(at, density.smoothed(at, width), color=theme.palette[0], linewidth=1.4)
+        heights, one = density.smoothed(at, width), 1 / (parameters * width * (2 * np.pi) ** 0.5)
+        axes.semilogy(at, heights, color=theme.palette[0], linewidth=1.4)
+        axes.set_ylim(0.1 * one, 5 * heights.max())  # from a tenth of one eigenvalue's peak
         axes.vlines(top.values, 0, 0.04, transform=axes.get_xaxis_transform(), color=theme.palette[1], linewidth=1.6)
-        axes.set_ylim(bottom=0.1 / parameters / (width * (2 * np.pi) ** 0.5))  # a tenth of one eigenvalue's peak
         titled(axes, theme, "eigenvalue", "density")
         return figure
 

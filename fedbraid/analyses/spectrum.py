@@ -7,7 +7,7 @@ from stochastic Lanczos quadrature.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -68,6 +68,17 @@ def top(matrix: Matrix, count: int, rng: np.random.Generator, tolerance: float =
     return Top(values[order].astype(np.float64), columns.to(matrix.device, matrix.dtype))
 
 
+def without(matrix: Matrix, known: Top | None) -> Matrix:
+    """PAP with P = I - QᵀQ, where the rows of Q are the eigenvectors that are known."""
+    if known is None:
+        return matrix
+    return replace(matrix, times=lambda rows: _projected(matrix.times(_projected(rows, known)), known))
+
+
+def _projected(rows: Tensor, known: Top | None) -> Tensor:
+    return rows if known is None else rows - (rows @ known.vectors.T) @ known.vectors
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A mean, and the standard error that it has."""
@@ -83,17 +94,14 @@ TOGETHER = 10
 def trace(matrix: Matrix, probes: int, rng: np.random.Generator, known: Top | None = None) -> Estimate:
     """The trace, as the mean of vᵀAv over random signs v.
 
-    For orthonormal rows Q, tr A = tr QAQᵀ + tr PAP with P = I - QᵀQ. Where Q are eigenvectors that are `known` already,
-    only the second part is estimated, and its spread is that of the eigenvalues which are left.
+    With eigenvalues that are known only the rest is estimated, and its spread is that of the eigenvalues in the rest.
     """
     if probes < 2:
         raise UserError(f"a trace's error needs at least two probes, not {probes}")
-    drawn = []
+    rest, drawn = without(matrix, known), []
     for rows in _groups(probes, TOGETHER):
         v = matrix.signs(rows, rng)
-        if known is not None:
-            v = v - (v @ known.vectors.T) @ known.vectors
-        drawn.append((v * matrix.times(v)).sum(1, dtype=torch.float64).cpu())
+        drawn.append((v * rest.times(v)).sum(1, dtype=torch.float64).cpu())
     each = torch.cat(drawn).numpy() + (0.0 if known is None else known.values.sum())
     return Estimate(float(each.mean()), float(each.std(ddof=1) / probes**0.5))
 
@@ -120,16 +128,21 @@ class Density:
         return density
 
 
-def density(matrix: Matrix, probes: int, steps: int, rng: np.random.Generator) -> Density:
+def density(matrix: Matrix, starts: int, steps: int, rng: np.random.Generator, known: Top | None = None) -> Density:
     """The density of eigenvalues, by Lanczos quadrature from random signs.
 
     With k steps from v, the tridiagonal matrix T has e₁ᵀTⁿe₁ = vᵀAⁿv / vᵀv for all n < 2k, so the mean over v has the
-    moments of the spectrum up to the spread of the probes.
+    moments of the spectrum up to the spread of the starts. Eigenvalues that are known stand where they are, each with
+    the share of one.
     """
-    rules = [quadrature(matrix, matrix.signs(1, rng)[0], steps) for _ in range(probes)]
+    rest, found = without(matrix, known), 0 if known is None else len(known.values)
+    rules = [quadrature(rest, _projected(matrix.signs(1, rng), known)[0], steps) for _ in range(starts)]
     points, weights = (np.concatenate(parts) for parts in zip(*rules, strict=True))
+    weights = weights / starts * (1 - found / matrix.size)
+    if known is not None:
+        points, weights = np.append(points, known.values), np.append(weights, np.full(found, 1 / matrix.size))
     order = np.argsort(points, kind="stable")
-    return Density(points[order], weights[order] / probes)
+    return Density(points[order], weights[order])
 
 
 def quadrature(matrix: Matrix, start: Tensor, steps: int) -> tuple[np.ndarray, np.ndarray]:

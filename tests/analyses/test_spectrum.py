@@ -111,6 +111,18 @@ def test_the_density_has_the_moments_of_the_spectrum() -> None:
         assert found.moment(n) == pytest.approx(float((spectrum**n).mean()), rel=1e-10)
 
 
+def test_known_eigenvalues_stand_in_the_density_as_they_are() -> None:
+    """Each with the share of one; a random start would give the outliers the shares that it happens to have."""
+    spectrum = np.concatenate([np.linspace(-0.5, 0.5, 62), [50.0, 90.0]])
+    matrix, _ = known(spectrum)
+    plain = density(matrix, 1, 10, rng(2))
+    exact = density(matrix, 1, 10, rng(2), top(matrix, 2, rng()))
+    assert exact.weights[exact.points > 40].tolist() == [1 / 64, 1 / 64]
+    np.testing.assert_allclose(exact.points[-2:], [50, 90], rtol=1e-7)
+    assert exact.weights.sum() == pytest.approx(1)
+    assert abs(exact.moment(1) - spectrum.mean()) < 0.1 < abs(plain.moment(1) - spectrum.mean())
+
+
 def test_lanczos_stops_where_the_space_is_exhausted() -> None:
     """A start that two eigenvectors span gives a matrix of two rows, and no noise of a third."""
     matrix, dense = known(np.linspace(1, 20, 20))
