@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from fedbraid.analyses.recorded import Recorded
 
 
-def risks(accuracies: Floats, shares: Floats) -> Floats:
-    """[C] R(φ_m) = 1/N Σ_n Σ_c ε_c π_c^n, from models' accuracies [C, classes] and clients' label shares [N, classes].
+def risks(accuracies: Floats, counts: Floats) -> Floats:
+    """[C] R(φ_m) = 1/N Σ_n Σ_c ε_c π_c^n, from models' accuracies [C, classes] and clients' label counts [N, classes].
 
-    A class without test samples counts in no client's share.
+    A class without test samples counts in no client's distribution π, a client with no other class not at all.
     """
     known = ~np.isnan(accuracies).any(0)
-    held = shares[:, known] / shares[:, known].sum(1, keepdims=True)
+    totals = counts[:, known].sum(1, keepdims=True)
+    held = counts[:, known] / np.where(totals, totals, np.nan)
     result: Floats = (1 - accuracies[:, known]) @ np.nanmean(held, axis=0)
     return result
 
@@ -50,7 +51,7 @@ def adaptability(run: Recorded, tau: float = 1 - 1e-5) -> Analysis:
 
     told = answers(run, round.models, round.buffers, matrix)
     counts = e.clients.label_counts.cpu().numpy()
-    each = risks(class_accuracies(run, round.models, round.buffers), counts / counts.sum(1, keepdims=True))
+    each = risks(class_accuracies(run, round.models, round.buffers), counts)
     metrics, correct = evaluate(e.model, *e.deployed(), e.test)
     handed_out = per_client(metrics["per_class"], correct, e.partition, counts)
     ids = round.cohort.ids

@@ -1,0 +1,138 @@
+"""A recorded run is looked at, never changed; the round that would come next is the round that comes next."""
+
+import hashlib
+
+import pytest
+import torch
+from helpers import toy
+from problems import EXACT
+
+import fedbraid as fb
+from fedbraid.analyses import analyze, headline
+from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
+from fedbraid.analyses.drift import measured
+from fedbraid.analyses.recorded import Recorded
+from fedbraid.experiment import Given
+from fedbraid.runs import RunDirectory
+
+EVERYTHING = [entry.name for entry in (*OF_ONE, *OF_SEVERAL)]
+
+
+class Stopped(Exception):
+    """Somebody pulled the plug."""
+
+
+def run(place, method, stop=None, **settings):
+    """A small run, stopped after a round if one is given; with a checkpoint after every round."""
+
+    def on_round(line, config):
+        if line["round"] == stop:
+            raise Stopped
+
+    data, partition = toy()
+    usual = {"rounds": 5, "model": {"name": "mlp", "hidden": [5]}, "local": {"batch": 4}, "engine": EXACT}
+    usual |= {"sampling": {"clients": 4}, "save": {"every": 1}, "analyses": ["drift"], "analysis": {"every": 1}}
+    try:
+        return fb.run(
+            method, out=place, data=data, partition=partition, resume=True, on_round=on_round, **usual | settings
+        )
+    except Stopped:
+        return None
+
+
+GIVEN = Given(*toy())
+
+
+@pytest.mark.parametrize(
+    ("method", "stop"),
+    [
+        ("fedavg", 2),
+        ("scaffold+prox", 4),
+        ("skip(every=3)", 1),  # models wander in the round after
+        ("skip(every=3)", 2),  # and are averaged in this one
+        ("rfedavg", 1),
+        ("rfedavg_plus+moon", 3),
+    ],
+)
+def test_the_round_that_would_come_next_is_the_one_that_comes(tmp_path, method, stop):
+    run(tmp_path, method, stop)
+    would = measured(Recorded(tmp_path, GIVEN).next_round)
+    done = run(tmp_path, method)
+    assert would == {key: done.rounds[stop][f"drift.{key}"] for key in would}
+
+
+def test_a_stopped_run_is_the_same_run_after_any_analysis(tmp_path):
+    """Nothing in the directory changes, and resumed it ends as one that nobody looked at."""
+    engine = EXACT | {"kind": "loop"}
+    clients = {"save": {"every": 1, "clients_on_disk": True}}
+    method = "scaffold+rfedavg"
+    whole = run(tmp_path / "whole", method, engine=engine, **clients)
+    place = tmp_path / "looked at"
+    run(place, method, stop=3, engine=engine, **clients)
+    with open(place / "rounds.jsonl", "ab") as log:
+        log.write(b'{"round": 4, "cut off')  # a crash in the middle of a line
+    before = contents(place)
+    made = analyze(place, EVERYTHING, given=GIVEN)
+    assert [analysis.name for analysis in made] == EVERYTHING
+    assert contents(place) == before
+    again = run(place, method, engine=engine, **clients)
+    assert [drop_time(line) for line in again.rounds] == [drop_time(line) for line in whole.rounds]
+    for one, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def contents(place):
+    files = (file for file in place.rglob("*") if file.is_file() and file.name != ".lock")
+    return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def drop_time(line):
+    return {key: value for key, value in line.items() if key != "seconds"}
+
+
+def test_looking_twice_sees_the_same(tmp_path):
+    run(tmp_path, "scaffold")
+    names = ["drift", "forgetting", "dissimilarity", "adaptability"]
+    assert headline(tmp_path, names, given=GIVEN) == headline(tmp_path, names, given=GIVEN)
+
+
+def test_a_run_without_a_checkpoint_is_at_its_beginning(tmp_path):
+    run(tmp_path, "fedavg", stop=1, save={"every": 10})
+    recorded = Recorded(tmp_path, GIVEN)
+    assert recorded.experiment.server.round == 0 and len(recorded.rounds) == 1
+
+
+def test_a_run_that_somebody_writes_to_is_not_looked_at(tmp_path):
+    run(tmp_path, "fedavg")
+    with RunDirectory(tmp_path).locked(), pytest.raises(fb.UserError, match="in use by another process"):
+        analyze(tmp_path, ["cost"])
+
+
+def test_other_data_are_refused(tmp_path):
+    run(tmp_path, "fedavg")
+    other = Given(*toy(seed=1))
+    with pytest.raises(fb.UserError, match="other data or another model"):
+        analyze(tmp_path, ["forgetting"], given=other)
+
+
+def test_mistakes_are_one_sentence(tmp_path):
+    with pytest.raises(fb.UserError, match="holds no run"):
+        analyze(tmp_path / "nothing", ["drift"])
+    assert not (tmp_path / "nothing").exists()
+    run(tmp_path, "fedavg")
+    with pytest.raises(fb.UserError, match="no analysis is called 'dritf'; did you mean 'drift'"):
+        analyze(tmp_path, ["dritf"])
+    with pytest.raises(fb.UserError, match="analysis 'drift' takes no options; leave 'top' out"):
+        analyze(tmp_path, ["drift(top=3)"])
+    with pytest.raises(fb.UserError, match=r"'drift\+cost' is not an analysis"):
+        analyze(tmp_path, ["drift+cost"])
+
+
+def test_a_table_without_pandas_is_one_sentence_and_everything_else_works(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    run(tmp_path, "fedavg")
+    (analysis,) = analyze(tmp_path, ["cost"])
+    with pytest.raises(fb.UserError, match=r"pip install 'fedbraid\[analyses\]'"):
+        _ = analysis.table
+    written = analysis.write(tmp_path / "analyses")
+    assert written[0].read_text().startswith("run,rounds,aggregations,bytes,")
