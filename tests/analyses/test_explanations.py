@@ -17,6 +17,7 @@ from fedbraid.analyses.interpolation import pairs_of_similar_size
 from fedbraid.analyses.recorded import Recorded
 from fedbraid.analyses.theorem import Bound, Constants
 from fedbraid.core.task import task_loss
+from fedbraid.data.dataset import Partition
 from fedbraid.errors import UserError
 from fedbraid.experiment import Given
 from fedbraid.report.plots import png
@@ -26,7 +27,8 @@ SIZES = (40, 44, 12, 30)
 
 
 def recorded(directory: Path, method: str = "fedavg", *, task: Any = "classification", **settings: Any) -> Recorded:
-    data, partition = toy(settings.pop("sizes", SIZES), task=task)
+    data, everybody = toy((*settings.pop("sizes", SIZES), 7), task=task)
+    partition = Partition(everybody.clients[:-1])  # some samples are nobody's
     given = Given(data, partition)
     settings = {"rounds": 2, "model": {"name": "mlp", "hidden": [5]}, **settings}
     engine = {"device": "cpu", "dtype": "float64", "kind": "stack", "workers": 1}
@@ -136,7 +138,8 @@ def test_the_ends_are_the_clients_own_models(run: Recorded) -> None:
 
 
 def test_the_mixture_by_size_of_two_clients_is_fedavg(tmp_path: Path) -> None:
-    two = recorded(tmp_path / "run", sizes=(20, 30), rounds=1, local={"batch": 4, "epochs": 2})
+    local, optimizer = {"batch": 4, "epochs": 8}, {"lr": 0.3}  # so that the mixture the other way round is another one
+    two = recorded(tmp_path / "run", sizes=(8, 60), rounds=1, local=local, optimizer=optimizer)
     numbers = made(two, "interpolation(pairs=1, points=6, initial=True)").numbers
     best = max(v for key, v in numbers.items() if key.startswith("interpolation.pair1_r"))
     assert best - numbers["interpolation.pair1_gain"] == pytest.approx(two.rounds[0]["accuracy"])
