@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 import torch
-from helpers import toy
+from helpers import held, identical, toy
 from problems import EXACT
 
 import fedbraid as fb
@@ -94,6 +94,14 @@ def test_looking_twice_sees_the_same(tmp_path):
     run(tmp_path, "scaffold")
     names = ["drift", "forgetting", "dissimilarity", "adaptability"]
     assert headline(tmp_path, names, given=GIVEN) == headline(tmp_path, names, given=GIVEN)
+
+
+def test_what_clients_keep_stays_as_the_run_left_it(tmp_path):
+    run(tmp_path, "scaffold", stop=2)
+    recorded = Recorded(tmp_path, GIVEN)
+    before = held(recorded.experiment)
+    assert len(recorded.next_round.cohort) == 4
+    assert identical(held(recorded.experiment), before)
 
 
 def test_a_run_without_a_checkpoint_is_at_its_beginning(tmp_path):
