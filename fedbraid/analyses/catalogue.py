@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from fedbraid.analyses.adaptability import adaptability
 from fedbraid.analyses.analysis import Analysis
+from fedbraid.analyses.bound import bound
 from fedbraid.analyses.cost import cost
+from fedbraid.analyses.discrepancy import discrepancy
 from fedbraid.analyses.dissimilarity import dissimilarity
 from fedbraid.analyses.drift import WATCH as DRIFT
 from fedbraid.analyses.drift import drift
@@ -14,6 +16,8 @@ from fedbraid.analyses.fairness import WATCH as FAIRNESS
 from fedbraid.analyses.fairness import fairness
 from fedbraid.analyses.features import features
 from fedbraid.analyses.forgetting import forgetting
+from fedbraid.analyses.hessian import hessian
+from fedbraid.analyses.interpolation import interpolation
 from fedbraid.analyses.privacy import privacy
 from fedbraid.analyses.watch import Watch
 from fedbraid.errors import unknown
@@ -29,6 +33,10 @@ OF_ONE: tuple[Entry[Analysis], ...] = (
     Entry("fairness", "the accuracy on each client and each class", fairness),
     Entry("adaptability", "how well local models do on everybody's distribution", adaptability),
     Entry("features", "where clients' features lie, and how far apart", features),
+    Entry("hessian", "how flat the loss is around the model: eigenvalues, trace and spectral density", hessian),
+    Entry("discrepancy", "local models' accuracy against data size and label discrepancy", discrepancy),
+    Entry("interpolation", "the accuracy of mixtures of two clients' models", interpolation),
+    Entry("bound", "FedDisco's bound for weights by size, Disco's and the best ones", bound),
 )
 """Those of one recorded run: `make(recorded, **options)`."""
 

@@ -71,10 +71,7 @@ class Recorded:
     @cached_property
     def experiment(self) -> Experiment:
         """The federation after the last checkpoint. Training its clients changes neither it nor the directory."""
-        config = self.config
-        if self.device:
-            config = replace(config, engine=replace(config.engine, device=self.device, kind="auto"))
-        experiment = build(config, self.given, self.directory.states)
+        experiment = build(self._here, self.given, self.directory.states)
         self.directory.read(experiment)
         experiment.engine.store = Unwritten(experiment.store)
         return experiment
@@ -85,16 +82,12 @@ class Recorded:
 
         Clients train as a run trains them: by its engine, from what strands send and keep.
         """
-        e = self.experiment
-        flow = one_round(e.chain, e.optimizer, e.setup, e.server, e.cohort(), e.config.seed)
-        with e.threads(), torch.no_grad():
-            job = next(flow)
-            while True:
-                replies = e.engine.run(job)
-                try:
-                    job = flow.send(replies)
-                except StopIteration as done:
-                    return Trained(e.server, done.value, job, replies)
+        return trained(self.experiment)
+
+    @cached_property
+    def first_round(self) -> Trained:
+        """The run's first round once more, from the model that it began with."""
+        return trained(build(self._here, self.given, beside=self.experiment))
 
     @property
     def record(self) -> RunRecord:
@@ -109,3 +102,23 @@ class Recorded:
         dataset = self.experiment.dataset
         if dataset.task != "classification":
             raise UserError(f"{analysis} looks at classes, but {dataset.name} is a regression; leave it out")
+
+    @property
+    def _here(self) -> Config:
+        """The configuration, on the device that was asked for."""
+        if not self.device:
+            return self.config
+        return replace(self.config, engine=replace(self.config.engine, device=self.device, kind="auto"))
+
+
+def trained(e: Experiment) -> Trained:
+    """The federation's next round, without its becoming the federation's."""
+    flow = one_round(e.chain, e.optimizer, e.setup, e.server, e.cohort(), e.config.seed)
+    with e.threads(), torch.no_grad():
+        job = next(flow)
+        while True:
+            replies = e.engine.run(job)
+            try:
+                job = flow.send(replies)
+            except StopIteration as done:
+                return Trained(e.server, done.value, job, replies)

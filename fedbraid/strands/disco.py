@@ -74,11 +74,15 @@ class Disco(Strand):
     def weigh(self, n: Tensor, r: Round) -> Tensor:
         if not self.a and not self.b:
             return n  # FedAvg to the bit: n sums to 1 only up to rounding
-        d = r.each("d")
-        if self.normalise and d.sum() > 0:
-            d = d / d.sum()
-        p = (n - self.a * d + self.b).relu()  # eq. 3
-        return p / p.sum() if 0 < p.sum() < math.inf else n
+        return disco_weights(n, r.each("d"), self.a, self.b, self.normalise)
+
+
+def disco_weights(n: Tensor, d: Tensor, a: float, b: float, normalise: bool = True) -> Tensor:
+    """The weights of clients with relative sizes n and discrepancies d."""
+    if normalise and d.sum() > 0:
+        d = d / d.sum()
+    p = (n - a * d + b).relu()  # eq. 3
+    return p / p.sum() if 0 < p.sum() < math.inf else n
 
 
 def discrepancy(metric: str, shares: Tensor, target: Tensor) -> Tensor:
