@@ -28,9 +28,14 @@ Classes without test samples have accuracy None. A regression has a loss only.
 """
 
 
+def evaluate(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> tuple[dict[str, Any], np.ndarray]:
+    """Accuracy, loss and per-class accuracy on a test set, and which of its samples were right."""
+    return launch_evaluation(model, w, buffers, test)()
+
+
 @torch.no_grad()
-def evaluate(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> Scores:
-    """Starts an evaluation; calling what is returned ends it."""
+def launch_evaluation(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> Scores:
+    """The start of it, which a GPU may end later."""
     losses, right = test.x.new_zeros((), dtype=test.dtype), []
     for index in torch.split(torch.arange(len(test), device=test.x.device), _batch(test)):
         batch = test.batch(index, torch.ones(len(index), dtype=test.dtype, device=index.device))

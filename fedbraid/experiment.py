@@ -38,7 +38,7 @@ from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.engines.transfer import Reading, to_device
 from fedbraid.errors import UserError
-from fedbraid.evaluation import by_group, evaluate, per_client
+from fedbraid.evaluation import by_group, launch_evaluation, per_client
 from fedbraid.store import ClientStore
 
 log = logging.getLogger("fedbraid")
@@ -258,7 +258,10 @@ class Experiment:
         """The round's evaluation, or None for each of its parts where it is not due."""
         if self.server.round % self.config.evaluate.every and not self.finished:
             return lambda: {"accuracy": None, "loss": None, "per_class": None}
-        scores, watches = evaluate(self.model, *self.deployed(), self.test), self.watches if self.watched else ()
+        scores, watches = (
+            launch_evaluation(self.model, *self.deployed(), self.test),
+            self.watches if self.watched else (),
+        )
 
         def line() -> dict[str, Any]:
             metrics, correct = scores()

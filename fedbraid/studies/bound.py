@@ -18,6 +18,7 @@ from fedbraid.registry import positive, whole
 from fedbraid.strands.disco import Disco, disco_weights
 from fedbraid.studies.recipe import Settings
 
+
 @dataclass(frozen=True)
 class BoundSettings(Constants):
     """FedDisco's table 6: theorem 4.5 for clients drawn by Dir(beta), while weights go down the reformulated bound."""

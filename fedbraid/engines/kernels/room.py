@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedbraid.core.vector import Layout
 
-
 ALIGNED = 4
 """Rows begin at multiples of so many numbers: libraries multiply faster into these."""
 
