@@ -47,7 +47,9 @@ class Asked:
     def label(self) -> str:
         """What its numbers are, in words: those that the cells' metrics begin with, where they differ."""
         labels = zip(*[self.named(column).split() for column in self.columns], strict=False)
-        return " ".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, labels)) or "table's numbers"
+        return (
+            " ".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, labels)) or "table's numbers"
+        )
 
     def named(self, column: str) -> str:
         """What the numbers of a column are."""
