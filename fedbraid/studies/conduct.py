@@ -98,9 +98,8 @@ def conduct(
             f"{unfinished(out, now.begun[0]).path} holds an unfinished run of this study, one of {len(now.begun)}; "
             "add --resume to continue, or choose another --out"
         )
-    order = {name: k for k, name in enumerate(dict.fromkeys(run.config.data.name for run in now.pending))}
-    # Data sets one after the other: each is loaded once.
-    pending = sorted(now.pending, key=lambda run: (order[run.config.data.name], runs.index(run)))
+    data_sets = list(dict.fromkeys(repr(run.config.data) for run in runs))
+    pending = sorted(now.pending, key=lambda run: data_sets.index(repr(run.config.data)))  # each is loaded once
     given = Given(data_dir=data_dir)
     requests = [Request(run.config, given, unfinished(out, run)) for run in pending]
     left = len(pending)

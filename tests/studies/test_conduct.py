@@ -14,7 +14,7 @@ import pytest
 from joined import stacks
 from tiny_study import RECIPE, RUNS, conducted, runs_of, timeless, written
 
-from fedbraid import execute
+from fedbraid import data, execute
 from fedbraid.config import flat
 from fedbraid.errors import UserError
 from fedbraid.runs import RunDirectory
@@ -217,6 +217,13 @@ def test_cells_without_their_data_are_left_out(recipe, tmp_path):
     assert "data set 'cifar10' is not in" in way and "fedbraid data get cifar10" in way and len(runs) == 4
     results = gathered(table(recipes.load(path)), tmp_path / "out", tmp_path)
     assert results.cells["FedAvg", "alike"].skipped == way and len(results.cells["FedAvg", "skewed"].values) == 2
+
+
+def test_each_data_set_is_loaded_once(tmp_path):
+    text = RECIPE.replace("clients = 6 } }\nsmall", "clients = 6 }, data = { samples = 100 } }\nsmall")
+    with patch.object(data, "load", wraps=data.load) as load:
+        conducted(written(tmp_path, text), tmp_path)
+    assert [call.kwargs["samples"] for call in load.call_args_list] == [120, 100]
 
 
 def test_the_table_is_gathered_from_the_records(whole, recipe):

@@ -1,5 +1,8 @@
 """Recipes are read as they are written, and mistakes are told in one sentence with the file and the key."""
 
+import re
+from pathlib import Path
+
 import pytest
 from tiny_study import RECIPE, written
 
@@ -61,6 +64,13 @@ def test_a_row_goes_over_its_column_and_its_metric_does(tmp_path):
     made = cells(recipes.load(written(tmp_path, text)))
     assert (made["FedAvg", "alike"].config.rounds, made["FedAvg again", "alike"].config.rounds) == (3, 5)
     assert (made["FedAvg", "alike"].metric, made["FedAvg again", "alike"].metric) == ("best", "at(round=3)")
+
+
+def test_the_recipe_in_the_docs_is_one(tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "studies.md"
+    [text] = re.findall(r"```toml recipe\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    recipe = recipes.load(written(tmp_path, text))
+    assert len(cells(recipe)) == 4 and len(cells(recipe, small=True)) == 4
 
 
 def row(text):
