@@ -44,7 +44,7 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
     from fedbraid.studies.plan import planned, table
 
     rows = []
-    for recipe in recipes.found([]):
+    for recipe in map(recipes.read, recipes.files([])):
         made = table(recipe)
         runs = planned([made])
         done = state(runs, place, data_dir).finished
@@ -54,7 +54,9 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
     if as_json:
         print_json(rows)
         return
-    printed = Printed("name", "paper", "item", "title", "cells", "runs", "done here", box=None, header_style="bold")
+    printed = Printed(box=None, header_style="bold")
+    for header in ("name", "paper", "item", "title", "cells", "runs", "done here"):
+        printed.add_column(header, no_wrap=header in ("name", "cells", "runs"))
     for row in rows:
         printed.add_row(*(escape(str(value)) for value in row.values()))
     out.print(printed)
