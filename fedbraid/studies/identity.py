@@ -15,7 +15,9 @@ from fedbraid.experiment import CLIENTS, KNOW_THEIR_CLIENTS, check_needs
 from fedbraid.registry import Entry, find
 from fedbraid.studies.recipe import Settings
 
-NO_PART = "seed", "engine", "save", "method", "strands"
+HOW = "engine", "save"
+"""Keys that say how a run is made, and nothing of what it is."""
+NO_PART = "seed", *HOW, "method", "strands"
 """Keys that say nothing of what a run is; the method counts as the chain that it stands for."""
 
 

@@ -13,7 +13,7 @@ from fedbraid.config import Config, merged
 from fedbraid.data.whereabouts import place_of
 from fedbraid.errors import UserError
 from fedbraid.studies.cells import Cell, cells, used_strands
-from fedbraid.studies.identity import digest
+from fedbraid.studies.identity import HOW, digest
 from fedbraid.studies.naming import AT, Place, places
 from fedbraid.studies.recipe import Recipe
 
@@ -33,15 +33,20 @@ class Changes:
         options = [
             "--scale small" if self.small else "",
             f"--rounds {self.rounds}" if self.rounds else "",
-            *(f"--set {quote(setting)}" for setting in self.settings),
+            *(f"--set {quote(setting)}" for setting in self._telling),
         ]
         return " ".join(option for option in options if option)
 
     @property
     def folder(self) -> str:
         """What is added to a recipe's name, so that tables that were run otherwise have reports of their own."""
-        parts = ["small" if self.small else "", f"rounds={self.rounds}" if self.rounds else "", *self.settings]
+        parts = ["small" if self.small else "", f"rounds={self.rounds}" if self.rounds else "", *self._telling]
         return "".join(f"-{part}" for part in parts if part)
+
+    @property
+    def _telling(self) -> list[str]:
+        """The settings that are part of what a run is."""
+        return [setting for setting in self.settings if setting.partition(".")[0].strip() not in HOW]
 
     @property
     def extra(self) -> dict[str, Any]:

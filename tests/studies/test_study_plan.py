@@ -109,6 +109,7 @@ def test_changes_as_options():
     assert str(changes) == """--scale small --rounds 3 --set 'a='"'"'b c'"'"''"""
     assert changes.folder == "-small-rounds=3-a='b c'"
     assert (str(Changes(seeds=4)), Changes(seeds=4).folder) == ("", "")
+    assert (str(Changes(settings=("engine.precision=high",))), Changes(settings=("save.every=5",)).folder) == ("", "")
 
 
 def test_data_that_is_not_here(tiny, tmp_path):
