@@ -17,6 +17,7 @@ def counted(what: str, total: int | None = None) -> Iterator[Callable[[], None]]
         yield lambda: None
         return
     count = TextColumn("{task.completed}" + (f"/{total}" if total else ""))
-    with Progress(TextColumn(what, markup=False), BarColumn(), count, TimeRemainingColumn(), console=console) as bar:
+    columns = (TextColumn(what, markup=False), BarColumn(), count, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
