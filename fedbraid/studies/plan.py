@@ -80,8 +80,10 @@ class Planned:
 def table(recipe: Recipe, changes: Changes | None = None) -> Table:
     """What a recipe asks for, with the changes laid over it."""
     changes = changes or Changes()
-    made = cells(recipe, small=changes.small, extra=changes.extra)
-    unused = set(changes.extra.get("strands", {})) - used_strands(made)
+    # What is only calculated has neither rounds nor a device.
+    extra = merged({}, changes.settings) if recipe.calculation else changes.extra
+    made = cells(recipe, small=changes.small, extra=extra)
+    unused = set(extra.get("strands", {})) - used_strands(made)
     if unused:
         raise UserError(f"strands.{sorted(unused)[0]} is set, but no method of {recipe.name} has it")
     return Table(recipe, made, tuple(range(changes.seeds or recipe.seeds)), changes)

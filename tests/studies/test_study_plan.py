@@ -119,3 +119,20 @@ def test_data_that_is_not_here(tiny, tmp_path):
     assert "data set 'cifar10' is not in" in missing_data(without, tmp_path)
     mine = planned([table(tiny, Changes(settings=("data.name=npz", "data.path=mine.npz")))])[0].config
     assert missing_data(mine, None) == "data set 'npz': there is no mine.npz"
+
+
+def test_what_is_calculated_is_given_neither_rounds_nor_a_device(tmp_path, monkeypatch):
+    monkeypatch.setitem(recipes.CALCULATIONS, "sums", lambda settings, seed: 0.0)
+    text = """
+        paper = "made up"
+        item = "Table 2"
+        title = "Sums"
+        metric = "calculated"
+        calculation = "sums"
+        base = { a = 1 }
+        rows = [{ name = "sum" }]
+        columns = [{ name = "b = 1", set = { b = 1 } }]
+    """
+    changes = Changes(rounds=3, device="cpu", settings=("a=2",))
+    made = table(recipes.load(written(tmp_path, text)), changes)
+    assert made.cells["sum", "b = 1"].settings == {"a": 2, "b": 1}
