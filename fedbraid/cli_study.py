@@ -44,7 +44,7 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
     from fedbraid.studies.plan import planned, table
 
     rows = []
-    for recipe in recipes.found([]):
+    for recipe in map(recipes.read, recipes.files([])):
         made = table(recipe)
         runs = planned([made])
         done = state(runs, place, data_dir).finished
@@ -54,7 +54,9 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
     if as_json:
         print_json(rows)
         return
-    printed = Printed("name", "paper", "item", "title", "cells", "runs", "done here", box=None, header_style="bold")
+    printed = Printed(box=None, header_style="bold")
+    for header in ("name", "paper", "item", "title", "cells", "runs", "done here"):
+        printed.add_column(header, no_wrap=header in ("name", "cells", "runs"))
     for row in rows:
         printed.add_row(*(escape(str(value)) for value in row.values()))
     out.print(printed)
@@ -138,9 +140,13 @@ def study_report(
     place: Place = RESULTS,
     data_dir: DataDir = None,
 ) -> None:
-    """Report what is finished of a table or figure. Options are those that it was run with."""
+    """Report what is finished of a table or figure, or of all that were begun. Options are those of its run."""
+    from fedbraid.studies.conduct import state
+    from fedbraid.studies.plan import planned
+
     for made in _tables(name or [], _changes(scale, seeds, rounds, settings, None)):
-        _reported(made, place, data_dir)
+        if name or state(planned([made]), place, data_dir).finished:
+            _reported(made, place, data_dir)
 
 
 def _changes(

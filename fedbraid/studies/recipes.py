@@ -46,14 +46,19 @@ def files(wanted: Sequence[str]) -> list[Path]:
 
 def load(path: Path) -> Recipe:
     """The recipe in a file, checked but for what only its data can tell."""
+    recipe = read(path)
+    with _at(path.name):
+        check(recipe)
+    return recipe
+
+
+def read(path: Path) -> Recipe:
+    """The recipe in a file as it is; whether its parts fit together is not checked."""
     values = read_toml(path)
-    try:
+    with _at(path.name):
         if "name" in values:
             raise UserError("name is the file's own; leave it out")
         recipe: Recipe = _made(Recipe, {"name": path.stem, **values}, "")
-        check(recipe)
-    except UserError as error:
-        raise UserError(f"{path.name}: {error}") from None
     return recipe
 
 

@@ -81,6 +81,18 @@ def test_a_study_is_run_and_reported(fedbraid, reports, tmp_path):
     assert code == 0 and not err and Path("results/tiny/table.md").read_text() == written_before
 
 
+def test_all_that_were_begun_are_reported(fedbraid, reports, monkeypatch, tmp_path):
+    (tmp_path / "recipes").mkdir()
+    monkeypatch.setattr(recipes, "HERE", tmp_path / "recipes")
+    written(recipes.HERE, RECIPE, "one")
+    written(recipes.HERE, RECIPE.replace("rounds = 4", "rounds = 3"), "other")
+    assert fedbraid("run", "one", "--seeds", 1, "--only", "FedAvg @ skewed")[0] == 0
+    (tmp_path / "results" / "one" / "table.md").unlink()
+    code, out, err = fedbraid("report")
+    assert code == 0 and not err and out.count("report: ") == 1
+    assert (tmp_path / "results" / "one" / "table.md").exists() and not (tmp_path / "results" / "other").exists()
+
+
 def test_a_table_that_is_run_otherwise_has_a_report_of_its_own(fedbraid, reports, tmp_path):
     tiny = written(tmp_path, RECIPE)
     options = ["--scale", "small", "--set", "local.epochs=2", "--seeds", 1]

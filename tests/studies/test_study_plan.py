@@ -25,12 +25,13 @@ def test_recipes_share_their_runs_and_the_larger_number_of_seeds_counts(tiny, tm
     other = recipes.load(
         written(tmp_path, RECIPE.replace("seeds = 2", "seeds = 3").replace("a = 0.2", "a = 0.3"), "other")
     )
-    both = planned([table(tiny), table(other)])
-    assert len({run.digest for run in both}) == 5
-    of_all = [run for run in both if run.cells == ("tiny: FedAvg @ skewed", "other: FedAvg @ skewed")]
-    assert [run.config.seed for run in of_all] == [0, 1, 2]
-    only_tiny = [run for run in both if run.cells == ("tiny: FedAvg+Disco @ alike",)]
-    assert [run.config.seed for run in only_tiny] == [0, 1]
+    for tables in ([table(tiny), table(other)], [table(other), table(tiny)]):
+        both = planned(tables)
+        assert len({run.digest for run in both}) == 5
+        of_all = [run for run in both if {*run.cells} == {"tiny: FedAvg @ skewed", "other: FedAvg @ skewed"}]
+        assert [run.config.seed for run in of_all] == [0, 1, 2]
+        only_tiny = [run for run in both if run.cells == ("tiny: FedAvg+Disco @ alike",)]
+        assert [run.config.seed for run in only_tiny] == [0, 1]
 
 
 def test_analyses_that_cells_ask_for_are_no_part_of_the_run(tiny, tmp_path):
