@@ -12,7 +12,6 @@ from torch import Tensor
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
 from fedbraid.core.optimizer import Optimizer
-from fedbraid.core.plan import LocalWork
 from fedbraid.core.strand import Client, Gradient, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.engines.local import Local
@@ -102,7 +101,7 @@ def _engine(run: Recorded, chain: Chain, optimizer: Optimizer | None = None) -> 
     return replace(
         engine,
         job=replace(engine.job, chain=chain, optimizer=optimizer or engine.job.optimizer),
-        work=LocalWork(batch=engine.work.batch),
+        work=replace(engine.work, epochs=1, steps=0, least=0),
         chunk=run.config.engine.chunk,
         kind="stack" if engine.kind == "compiled" else engine.kind,
     )

@@ -25,16 +25,14 @@ def measured(round: Trained) -> Numbers:
     cosine    mean over pairs of clients of the cosine between their updates; None for a client alone
     """
     clients, w = len(round.cohort), round.after.w
-    squares = lengths = w.new_zeros(())
+    squares = lengths = moved = w.new_zeros(())
     directions = torch.zeros_like(w)  # Σ u_k / ‖u_k‖: its square is the sum of all cosines, a pair's and one's own
-    moved = w.new_zeros(())
     for models, start in round.some_models():
-        squares = squares + (models - w).square().sum()
+        squares = squares + (models - w).square_().sum()
         updates = models - start
         norms = updates.square().sum(1).sqrt()
-        lengths = lengths + norms.sum()
-        moved = moved + (norms > 0).sum()
-        directions = directions + torch.where(norms > 0, 1 / norms, 0.0) @ updates
+        lengths, moved = lengths + norms.sum(), moved + (norms > 0).sum()
+        directions.addmv_(updates.T, torch.where(norms > 0, 1 / norms, 0.0))
     step = (w - round.before.w).norm()
     told = torch.stack([squares / clients, step, lengths / clients, directions.square().sum(), moved]).tolist()
     variance, step_length, length, total, n = told

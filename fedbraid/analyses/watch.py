@@ -15,7 +15,7 @@ from fedbraid.core.strand import Cohort
 from fedbraid.data.dataset import Partition
 from fedbraid.engines.replies import Stacked
 
-NUMBERS = 2**22
+NUMBERS = 2**20
 """Parameters, over all clients, that are looked at together: a few megabytes stay in a processor's cache."""
 
 Numbers = dict[str, float | None]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import toy
 from problems import EXACT, Point, record, targets
+from torch import nn
 
 import fedbraid as fb
 from fedbraid.analyses import analyze, headline
@@ -93,6 +94,32 @@ def test_the_loop_gives_the_same_gradients(tmp_path, method):
     loop.__dict__["config"] = replace(config, engine=replace(config.engine, kind="loop"))
     point = stack.experiment.server.w + 0.05
     torch.testing.assert_close(gradients(stack, point), gradients(loop, point), rtol=1e-7, atol=1e-10)
+
+
+class Normed(nn.Module):
+    """With BatchNorm, and a layer that is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)
+        self.first.weight.requires_grad_(False)
+
+    def forward(self, x):
+        h = self.norm(self.first(x)).relu()
+        return fb.Outputs(self.head(h), h)
+
+
+def test_batchnorm_and_frozen_layers(tmp_path):
+    """Batches are as in training, so that none is too small to be normalised; what is frozen has no gradient."""
+    data, partition = toy((5, 9, 4))
+    module = Normed()
+    settings = {"local": {"batch": 4, "drop_last": True}, "rounds": 1, "engine": EXACT | {"kind": "loop"}}
+    fb.run("fedavg", out=tmp_path, data=data, partition=partition, model=module, **settings)
+    run = Recorded(tmp_path, Given(data, partition, module))
+    g = gradients(run, run.experiment.server.w)
+    frozen = run.experiment.model.layout.span("first.weight")
+    assert (g[:, frozen] == 0).all() and (g != 0).sum() > 0
+    assert disagreement(g) > 1
 
 
 def test_the_table_has_each_clients_part_in_it(tmp_path):
