@@ -55,10 +55,11 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
         print_json(rows)
         return
     printed = Printed(box=None, header_style="bold")
-    for header in ("name", "paper", "item", "title", "cells", "runs", "done here"):
-        printed.add_column(header, no_wrap=header in ("name", "cells", "runs"))
+    shown = "name", "title", "cells", "runs", "done"  # a name has the paper and the item in it
+    for header in shown:
+        printed.add_column(header, no_wrap=header != "title")
     for row in rows:
-        printed.add_row(*(escape(str(value)) for value in row.values()))
+        printed.add_row(*(escape(str(row[key])) for key in shown))
     out.print(printed)
 
 

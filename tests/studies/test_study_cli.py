@@ -61,7 +61,7 @@ def test_the_list_tells_what_is_done_here(fedbraid):
     example = next(row for row in json.loads(out) if row["name"] == "example")
     assert (example["item"], example["cells"], example["runs"], example["done"]) == ("Example", 6, 18, 0)
     shown = fedbraid("list")[1]
-    assert re.search(r"example +FedBraid +Example +Three methods.* 6 +18 +0 *$", shown, re.M)
+    assert re.search(r"example +Three methods.* 6 +18 +0 *$", shown, re.M)
 
 
 def test_a_study_is_run_and_reported(fedbraid, reports, tmp_path):
