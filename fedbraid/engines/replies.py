@@ -132,7 +132,7 @@ class Inbox:
             small = {key: torch.cat([part[key] for part in self._small]) for key in small}
         back = np.argsort(np.concatenate(self._places))
         if (back != np.arange(len(back))).any():
-            small = {key: value[to_device(back, value.device)] for key, value in small.items()}
+            small = {key: value.index_select(0, to_device(back, value.device)) for key, value in small.items()}
         return Stacked(small, work, frozen, filed=self._filed)
 
 
