@@ -156,7 +156,7 @@ class Experiment:
                 self.server = done.value
                 break
         losses = samples = 0.0
-        finite = bool(self.server.w.isfinite().all())
+        finite = _all_finite(self.server.w)
         if replies is not None:
             losses, samples = torch.stack([replies.each(key).sum() for key in FOR_THE_LOG]).tolist()
             finite = finite and math.isfinite(losses)
@@ -235,6 +235,11 @@ class Experiment:
             held = self.clients.label_counts.sum(0).cpu().numpy()
             metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(held))
         return metrics
+
+
+def _all_finite(values: Tensor) -> bool:
+    """In one pass: the extremes are finite only if all are."""
+    return all(map(math.isfinite, torch.stack(values.aminmax()).tolist()))
 
 
 def _arrived(job: Job, arriving: np.ndarray) -> Generator[Job, Stacked, Stacked | None]:

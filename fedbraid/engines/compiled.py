@@ -29,7 +29,7 @@ from fedbraid.engines.latest import Latest
 from fedbraid.engines.libraries import NotCompiled, library
 from fedbraid.engines.machine import Machine
 from fedbraid.engines.samples import Clients
-from fedbraid.engines.stack import Given, Stack, with_axes
+from fedbraid.engines.stack import Given, Placed, Stack, with_axes
 from fedbraid.engines.trace import record
 from fedbraid.models.outputs import Outputs
 
@@ -50,6 +50,12 @@ class Training:
 
     machine: Machine
     source: Source
+
+    def takes(self, tensors: Sequence[Placed]) -> list[Placed]:
+        """Those of all tensors that the library takes, in its order."""
+        source = self.source
+        taken = [tensors[i] for i in (*source.carried, *source.planned, *source.fixed)]
+        return [(t.contiguous(), axis) for t, axis in taken] + [(constant, None) for constant in source.constants]
 
 
 class Compiled(Stack):
@@ -77,7 +83,11 @@ class Compiled(Stack):
     ) -> State:
         steps, samples = self._steps_of(ids, plans), self.clients.samples
         rest = {"seen": seen, "x": samples.x, "y": samples.y}
-        training = self._training(state, steps.rows, given, rest)
+        known = with_axes(given.tensors, given.axes)
+        key = *((t.shape[axis is not None :], t.dtype) for t, axis in known), *_shapes(state, steps.rows, rest)
+        if key not in self._trainings:
+            self._trainings[key] = self._made(rows(state, 0), rows(steps.rows, 0), given[0], rows(rest, slice(2)))
+        training = self._trainings[key]
         if training is None:
             return super()._trained(state, given, ids, plans, own, seen, meanwhile)
         state = grow(state, lambda t: t.clone(memory_format=torch.contiguous_format))  # the library writes into it
@@ -86,10 +96,8 @@ class Compiled(Stack):
             if epoch:
                 begins = torch.as_tensor(stops > starts)
                 state = grow(self._new_epoch(state, given, given.tensors, own, begins), lambda t: t.contiguous())
-            trees = (state, 0), (steps.rows, None), (given.tensors, given.axes), (rest, None)
-            memory = [(t.contiguous(), axis) for tree, axes in trees for t, axis in with_axes(tree, axes)]
-            pointers = _pointers(training.source, memory, len(ids))
-            training.machine(starts, stops, pointers, meanwhile if epoch == last else nothing)
+            taken = training.takes([*with_axes(state, 0), *with_axes(steps.rows, None), *known, *with_axes(rest, None)])
+            training.machine(starts, stops, _pointers(taken, len(ids)), meanwhile if epoch == last else nothing)
         return state
 
     def _steps_of(self, ids: Sequence[int], plans: Sequence[Plan]) -> Steps:
@@ -104,14 +112,14 @@ class Compiled(Stack):
             epochs = np.repeat(ends[:, None], max(map(len, begins)) + 1, axis=1)
             for row, own in zip(epochs, begins, strict=True):
                 row[: len(own)] = own
-        rows = self._as_tensors(
+        laid_out = self._as_tensors(
             np.concatenate([plan.positions for plan in plans]),
             np.concatenate([plan.counts for plan in plans]),
             {key: np.concatenate([plan.draws[key] for plan in plans]) for key in plans[0].draws},
             ids,
             np.repeat(np.arange(len(ids)), lengths)[:, None],
         )
-        return Steps(rows, epochs)
+        return Steps(laid_out, epochs)
 
     # --- the step of one client, and its library
 
@@ -125,21 +133,8 @@ class Compiled(Stack):
         with self._counting(bool(seen)):
             return self.job.step(state, Batch(x, y, mask, row["draws"]), given, seen)
 
-    def _training(self, state: State, plan: State, given: Given, rest: State) -> Training | None:
-        """The library for tensors of these shapes, or None where there is none; made at the first call."""
-        of_given = [(t.shape[axis is not None :], t.dtype) for t, axis in with_axes(given.tensors, given.axes)]
-        others = [(t.shape[1:], t.dtype) for tree in (state, plan, rest) for t in leaves(tree)]
-        key = tuple(of_given), tuple(others)
-        if key not in self._trainings:
-            self._trainings[key] = None
-            try:
-                self._trainings[key] = self._made(rows(state, 0), rows(plan, 0), given[0], rows(rest, slice(2)))
-            except NotCompiled as reason:
-                self.refused = str(reason)
-                log.info("local training runs as a stack, it cannot be compiled: %s", reason)
-        return self._trainings[key]
-
-    def _made(self, state: State, row: State, given: State, rest: State) -> Training:
+    def _made(self, state: State, row: State, given: State, rest: State) -> Training | None:
+        """The library for tensors of these shapes, or None where there is none."""
         inside = {name: torch.zeros_like(row[name]) for name in ("index", "rows") if name in row}  # of the rest's two
         example = {"state": state, "row": row | inside, "given": given, "rest": rest}
 
@@ -149,15 +144,20 @@ class Compiled(Stack):
 
         try:
             source = as_c(record(flat, leaves(example)), len(leaves(state)), len(leaves(row)), OPERATIONS)
-        except Unsupported as reason:
-            raise NotCompiled(str(reason)) from reason
-        return Training(Machine(library(source.text, self.cap), source.scratch, self.workers), source)
+            return Training(Machine(library(source.text, self.cap), source.scratch, self.workers), source)
+        except (Unsupported, NotCompiled) as reason:
+            self.refused = str(reason)
+            log.info("local training runs as a stack, it cannot be compiled: %s", reason)
+            return None
 
 
-def _pointers(source: Source, memory: Sequence[tuple[Tensor, int | None]], clients: int) -> Ints:
-    """[clients, what the library takes] where the tensors of each client lie, those without an axis for all."""
-    taken = [memory[i] for i in (*source.carried, *source.planned, *source.fixed)]
-    taken += [(constant, None) for constant in source.constants]
+def _shapes(*trees: State) -> tuple[tuple[torch.Size, torch.dtype], ...]:
+    """Of one row of each tensor."""
+    return tuple((t.shape[1:], t.dtype) for tree in trees for t in leaves(tree))
+
+
+def _pointers(taken: Sequence[Placed], clients: int) -> Ints:
+    """[clients, tensors] where those of each client lie; without a client axis, for all in one place."""
     first = np.array([t.data_ptr() for t, _ in taken])
     apart = np.array([0 if axis is None else t.nbytes // clients for t, axis in taken])
     places: Ints = first + apart * np.arange(clients)[:, None]

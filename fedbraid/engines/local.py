@@ -19,7 +19,7 @@ from fedbraid.core.plan import LocalWork, Plan, make_plan
 from fedbraid.core.random import stream
 from fedbraid.core.round import Job, nothing
 from fedbraid.core.strand import Setup
-from fedbraid.core.tree import PerClient, Tree, rows, stack
+from fedbraid.core.tree import PerClient, Tree, rows
 from fedbraid.engines.compiled import Compiled
 from fedbraid.engines.latest import Latest
 from fedbraid.engines.loop import Loop
@@ -185,9 +185,8 @@ class Local:
                 {name: Outputs(*(t[end - self.clients.sizes[i] : end] for t in out)) for name, out in cached.items()}
                 for i, end in zip(mine, ends, strict=True)
             ]
-            one_by_one = self.loop.train([given[k] for k in range(len(mine))], mine, their_plans, tables)
-            uploads, new = stack([u for u, _, _ in one_by_one]), stack([k for _, k, _ in one_by_one])
-            return uploads, new, sum((w for _, _, w in one_by_one), Work(len(cached) * int(ends[-1])))
+            uploads, new, work = self.loop.train(given, mine, their_plans, tables, meanwhile)
+            return uploads, new, work + Work(len(cached) * int(ends[-1]))
         uploads, new, works = self.train_stack(given, mine, their_plans, meanwhile)
         return uploads, new, sum(works, Work())
 
@@ -208,8 +207,7 @@ class Local:
 
     def _probe(self, given: Given, part: Part) -> tuple[Tree, Work]:
         if self.kind == "loop":
-            answers = self.loop.probe([given[k] for k in range(len(part.ids))], part.ids, part.plans)
-            return stack([a for a, _ in answers]), sum((w for _, w in answers), Work())
+            return self.loop.probe(given, part.ids, part.plans)
         return self.stack.probe(given, part.ids, part.plans), sum(self.stack.passed, Work())
 
     def given(self, job: Job, kept: dict[str, Tree], part: Part) -> Given:

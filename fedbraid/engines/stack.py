@@ -362,7 +362,11 @@ def as_tables(cached: Mapping[str, Outputs]) -> State:
     return {name: {"logits": out.logits, "features": out.features} for name, out in cached.items()}
 
 
-def with_axes(tree: Any, axes: Any) -> list[tuple[Tensor, int | None]]:
+Placed = tuple[Tensor, int | None]
+"""A tensor and its client axis; None: all clients share it."""
+
+
+def with_axes(tree: Any, axes: Any) -> list[Placed]:
     """The tensors of a tree, each with its client axis; `axes` is one for all, or a tree of them."""
     if isinstance(tree, Tensor):
         return [(tree, axes)]
