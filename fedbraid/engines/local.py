@@ -199,9 +199,10 @@ class Local:
         gradients = self.stack.gradients
         looks = gradients + (0 if cached else self.stack.views)
         sizes = self.clients.sizes[list(ids)].tolist()
+        trained = [plan.samples for plan in plans]
         works = [
-            Work(looks * plan.samples + len(cached) * size, gradients * plan.samples) + passed
-            for plan, size, passed in zip(plans, sizes, self.stack.passed, strict=True)
+            Work(looks * samples + len(cached) * size, gradients * samples) + passed
+            for samples, size, passed in zip(trained, sizes, self.stack.passed, strict=True)
         ]
         return uploads, kept, works
 

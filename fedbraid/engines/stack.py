@@ -105,8 +105,8 @@ class Stack:
         state: State
         if self.job.chain.using("begin") or given.axes["start"] == 0:
             state = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
-        else:  # all begin alike
-            state = grow(self.job.begin(given[0], no_batches), lambda t: t.expand(clients, *t.shape))
+        else:  # all begin alike, and what is each one's own is not looked at
+            state = grow(self.job.begin(given.tensors, no_batches), lambda t: t.expand(clients, *t.shape))
         return state
 
     def _ended(self, state: State, given: Given, own: Tree) -> tuple[Tree, dict[str, Tree]]:
