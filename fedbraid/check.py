@@ -28,6 +28,7 @@ from fedbraid.core.round import Job, one_round
 from fedbraid.core.strand import Strand
 from fedbraid.core.tree import PerClient, leaves
 from fedbraid.data.dataset import Dataset, Partition, Split
+from fedbraid.engines.local import Part
 from fedbraid.experiment import Experiment, Given, build
 from fedbraid.runs import RunDirectory
 from fedbraid.strands.weights import Uniform
@@ -159,10 +160,10 @@ def default_is_not_fedavg(chain: Chain) -> None:
 def hooks_change_nothing_in_place(chain: Chain) -> None:
     job, experiment = a_job(chain, "loop")
     engine, ids = experiment.engine, [int(i) for i in job.cohort.ids]
-    plans = [engine.plan(job.seed, job.round, client) for client in ids]
-    given = engine.given(job, engine.store.read(ids), np.arange(len(ids)), [len(plan) for plan in plans])
+    plans = engine.plans(job.seed, job.round, ids)
+    given = engine.given(job, engine.store.read(ids), Part(np.arange(len(ids)), ids, plans))
     before = [t.clone() for t in leaves(given.tensors)]
-    engine.loop.train([given[k] for k in range(len(ids))], ids, plans, [{}] * len(ids))
+    engine.loop.train(given, ids, plans, [{}] * len(ids))
     if not all(torch.equal(old, new) for old, new in zip(before, leaves(given.tensors), strict=True)):
         raise Broken("a hook wrote into a tensor it was given; return a new one")
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,11 @@ from fedbraid.core.strand import Cohort, Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
 from fedbraid.engines.cpu import keep_freed_memory, one_thread
+from fedbraid.engines.latest import Latest
 from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.memory import free_memory
 from fedbraid.engines.replies import Stacked
-from fedbraid.engines.samples import Clients, Samples
+from fedbraid.engines.samples import Clients, Samples, picked
 from fedbraid.engines.transfer import Reading, to_device
 from fedbraid.errors import UserError
 from fedbraid.evaluation import by_group, launch_evaluation, per_client
@@ -109,6 +110,7 @@ class Experiment:
     watches: tuple[Watch, ...] = ()  # analyses that put numbers into the log
     finite: bool = True  # whether the model was finite after the round that was read last
     read_at: float = 0.0  # when that was
+    _cohort: Latest[Cohort] = field(default_factory=Latest, init=False, repr=False)
 
     @property
     def finished(self) -> bool:
@@ -142,10 +144,7 @@ class Experiment:
         with self.threads():
             step = first_step(self.training())
             while step.job is not None:
-                replies = self.engine.run(step.job)
-                if step.job.kind == "train" and (coming := self.coming()):
-                    self.engine.prepare(*coming)
-                step = step.next(replies)
+                step = step.next(self.engine.run(step.job, self.plan_ahead))
         scores = self.evaluated()
 
         def line() -> dict[str, Any]:
@@ -179,15 +178,14 @@ class Experiment:
                 break
         w, place = self.server.w, self.server.round
         sums = [replies.each(key).sum() for key in FOR_THE_LOG] if replies is not None else [w.new_zeros(())] * 2
-        totals = Reading(torch.stack([w.isfinite().all().to(w.dtype), *sums]))
-
+        totals = Reading(torch.stack([*w.aminmax(), *sums]))
         analysed: dict[str, Any] = {}
         if replies is not None and self.watched:
             analysed = of_trained(self.watches, Trained(before, self.server, job, replies))
 
         def line() -> dict[str, Any]:
-            intact, losses, samples = totals.numpy().tolist()
-            finite = bool(intact) and math.isfinite(losses)
+            least, most, losses, samples = totals.numpy().tolist()
+            finite = all(map(math.isfinite, (least, most, losses)))  # all are, where the extremes are
             if self.finite and not finite:
                 log.warning("round %d: the model is no longer finite; try a smaller optimizer.lr", place)
             self.finite = finite
@@ -225,43 +223,47 @@ class Experiment:
         module.load_state_dict(self.model.layout.views(w) | self.model.buffers.views(buffers), strict=False)
         return module
 
-    def coming(self) -> tuple[int, int, list[int]] | None:
-        """The round after the one that is under way: its seed, its number and who trains in it.
+    def plan_ahead(self) -> None:
+        """What can be done for the next round while this one is under way."""
+        if coming := self.coming():
+            self.engine.prepare(*coming)
 
-        For a host that has time to plan it while a GPU trains; None on a CPU, which has not, and where there is none.
-        """
+    def coming(self) -> tuple[int, int, list[int]] | None:
+        """The round after the one that is under way: its seed, its number and who trains in it; None if it is last."""
         place = self.server.round + 1
-        if place >= self.config.rounds or self.server.w.device.type == "cpu":
-            return None
-        sampled = self._sampled(place)
-        return self.config.seed, place, sampled[self._arriving(place, len(sampled))].tolist()
+        return self.trainees(place) if place < self.config.rounds else None
+
+    def trainees(self, place: int) -> tuple[int, int, list[int]]:
+        """A round as engines are told of it: its seed, its number and who trains in it."""
+        cohort = self.cohort(place)
+        return self.config.seed, place, cohort.ids[self._arriving(place, len(cohort))].tolist()
 
     def _arriving(self, place: int, clients: int) -> np.ndarray:
         """The places in the cohort of a round whose updates arrive."""
         return sampling.arriving(clients, self.config.sampling.dropout, seed=self.config.seed, round=place)
 
-    def _sampled(self, place: int) -> np.ndarray:
-        """Who takes part in the round of this number."""
-        s, seed = self.config.sampling, self.config.seed
+    def cohort(self, place: int | None = None) -> Cohort:
+        """Those who take part in the round of this number, or in the next one, with what is known of them."""
+        place = self.server.round if place is None else place
+        return self._cohort.of(place, lambda: self._made_cohort(place))
+
+    def _made_cohort(self, place: int) -> Cohort:
+        s, seed, w = self.config.sampling, self.config.seed, self.server.w
         present = np.flatnonzero(_arrivals(self.config, len(self.clients)) <= place)
         if s.scheme == "fixed":
-            return present[sampling.fixed(len(present), s.clients or len(present), seed=seed, round=place)]
-        return present[sampling.bernoulli(len(present), s.rate, seed=seed, round=place)]
-
-    def cohort(self) -> Cohort:
-        """Those who take part in the next round, with what is known of them."""
-        ids, w = self._sampled(self.server.round), self.server.w
+            who = sampling.fixed(len(present), s.clients or len(present), seed=seed, round=place)
+        else:
+            who = sampling.bernoulli(len(present), s.rate, seed=seed, round=place)
+        ids = present[who]
         sizes = to_device(self.clients.sizes[ids].astype(np.float64), w.device, w.dtype)
-        return Cohort(ids, sizes, self.clients.label_counts[to_device(ids, w.device)])
+        return Cohort(ids, sizes, picked(self.clients.label_counts, to_device(ids, w.device)))
 
     def evaluated(self) -> Line:
         """The round's evaluation, or None for each of its parts where it is not due."""
         if self.server.round % self.config.evaluate.every and not self.finished:
             return lambda: {"accuracy": None, "loss": None, "per_class": None}
-        scores, watches = (
-            launch_evaluation(self.model, *self.deployed(), self.test),
-            self.watches if self.watched else (),
-        )
+        scores = launch_evaluation(self.model, *self.deployed(), self.test)
+        watches = self.watches if self.watched else ()
 
         def line() -> dict[str, Any]:
             metrics, correct = scores()

@@ -47,3 +47,16 @@ def test_fedbraid_and_the_usual_loop_arrive_at_the_model_of_the_reference(tmp_pa
     found = json.loads(out.read_text())["check"]
     assert [one["contender"] for one in found] == ["fedbraid", "usual"]
     assert all(one["agrees"] and one["largest"] < 1e-6 < 1e-3 < one["movement"] for one in found)
+
+
+def test_the_overhead_of_a_round_is_less_than_the_round(tmp_path: Path) -> None:
+    out, script = tmp_path / "found.json", SCRIPT.with_name("overhead.py")
+    options = ["--small", "--only", "lenet", "--rounds", "3", "--busy", "99", "--json", str(out)]
+    done = subprocess.run([sys.executable, str(script), *options], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rounds = json.loads(out.read_text())["lenet"]
+    assert len(rounds) == 3
+    for one in rounds:
+        assert 0 < one["overhead"] < one["wall"]
+        assert 0 < one["batches"] < one["clients"] < one["wall"]
+        assert one["cpu"] > 0

@@ -64,6 +64,8 @@ def main() -> None:
     def parameters() -> list[Tensor]:
         return list(made.model.layout.views(made.server.w).values())
 
+    if given.device == "cpu":
+        made.coming = lambda: made.trainees(made.server.round)  # a visit repeats its round
     unread = list[Line]()
     for number in Wire(given.device).rounds(parameters):
         made.server = replace(made.server, round=number)

@@ -7,6 +7,7 @@ images at once, on their device. Crop, mirror and rotation only move pixels, so 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -53,7 +54,7 @@ class Augment:
     def recolours(self) -> bool:
         return any(getattr(self, name) for name in COLOURS)
 
-    @property
+    @cached_property
     def active(self) -> bool:
         return bool(self.crop or self.flip or self.flip_vertical or self.rotation or self.recolours)
 

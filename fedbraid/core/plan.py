@@ -76,11 +76,15 @@ def make_plan(
     batch = min(work.batch or size, size)
     per_epoch = size // batch if work.drop_last else -(-size // batch)
     steps = amount if work.steps else amount * per_epoch
-    first = np.arange(steps) % per_epoch == 0
-    counts = np.full(steps, batch)
+    first = np.zeros(steps, dtype=np.bool_)
+    first[::per_epoch] = True
+    counts = np.empty(steps, dtype=np.int64)
+    counts[:] = batch
     counts[per_epoch - 1 :: per_epoch] = min(batch, size - batch * (per_epoch - 1))
-    positions = np.zeros((-(-steps // per_epoch), per_epoch, width), dtype=np.int64)
-    orders = rng.permuted(np.broadcast_to(np.arange(size), (len(positions), size)), axis=1)
+    orders = np.empty((-(-steps // per_epoch), size), dtype=np.int64)
+    orders[:] = np.arange(size)
+    rng.permuted(orders, axis=1, out=orders)
+    positions = np.zeros((len(orders), per_epoch, width), dtype=np.int64)
     full = size // batch  # batches of the full size; then perhaps a smaller one
     positions[:, :full, :batch] = orders[:, : full * batch].reshape(-1, full, batch)
     if full < per_epoch:

@@ -5,7 +5,7 @@ It knows nothing of devices, processes or networks. An engine is anything with `
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -77,10 +77,14 @@ class Job:
         return total
 
 
-class Engine(Protocol):
-    """Who trains the clients."""
+def nothing() -> None:
+    """All that there is to do meanwhile."""
 
-    def run(self, job: Job) -> Replies: ...
+
+class Engine(Protocol):
+    """Who trains the clients, and calls `meanwhile` if its host has time while they train."""
+
+    def run(self, job: Job, meanwhile: Callable[[], None] = nothing) -> Replies: ...
 
 
 def begin(chain: Chain, setup: Setup) -> Server:

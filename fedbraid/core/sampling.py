@@ -49,4 +49,6 @@ def arrivals(population: int, late: float, first: int, last: int, *, seed: int) 
 
 def arriving(clients: int, dropout: float, *, seed: int, round: int) -> Ints:
     """Places in a cohort of `clients` whose updates arrive; each is lost with probability `dropout`."""
+    if not dropout:
+        return np.arange(clients)
     return np.flatnonzero(stream(seed, "dropout", round=round).random(clients) >= dropout)

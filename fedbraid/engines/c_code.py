@@ -40,8 +40,8 @@ class Unsupported(Exception):
 class Source:
     """A function `train` in C and the memory that it wants.
 
-    It takes the first and the last row of the plan and pointers: to what is carried, to the plan, to the rest of what
-    is taken, and to the constants. What is carried is changed where it lies.
+    It takes, for each client, the first and the last row of the plan and pointers: to what is carried, to the plan, to
+    the rest of what is taken, and to the constants. What is carried is changed where it lies.
     """
 
     text: str
@@ -63,6 +63,13 @@ HEAD = """#include <math.h>
 typedef void gemm(const char*, const char*, const int*, const int*, const int*, const void*, const void*, const int*,
                   const void*, const int*, const void*, void*, const int*);
 """
+EVERYBODY = """void train(int64_t clients, int64_t *next, const int64_t *starts, const int64_t *stops, void **in,
+           char *work, gemm *sgemm, gemm *dgemm) {
+for (int64_t k; (k = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < clients;)
+one(starts[k], stops[k], in + k * %d, work, sgemm, dgemm);
+}
+"""
+"""Client after client that no other thread has taken; a thread needs nothing of Python until all are done."""
 
 
 class Writer:
@@ -100,10 +107,9 @@ class Writer:
         for place, (name, tensor) in enumerate(self.constants.items(), len(pointers)):
             pointers.append(f"{TYPES[tensor.dtype]} *const {name} = in[{place}];")
         body = "\n".join([*self.values, "for (int64_t t = start; t < stop; ++t) {", *pointers, text, "}"])
-        head = "void train(int64_t start, int64_t stop, void **in, char *work, gemm *sgemm, gemm *dgemm) {"
-        return Source(
-            f"{HEAD}{head}\n{body}\n}}\n", carried, planned, fixed, list(self.constants.values()), self.scratch
-        )
+        head = "static void one(int64_t start, int64_t stop, void **in, char *work, gemm *sgemm, gemm *dgemm) {"
+        written = f"{HEAD}{head}\n{body}\n}}\n{EVERYBODY % len(pointers)}"
+        return Source(written, carried, planned, fixed, list(self.constants.values()), self.scratch)
 
     # --- memory
 

@@ -8,30 +8,40 @@ then train side by side, one per core, without Python. Batches are padded and ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.local import LocalJob, State
+from fedbraid.core.plan import Ints, Plan
+from fedbraid.core.round import nothing
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.c_code import Source, Unsupported, as_c
 from fedbraid.engines.c_operations import OPERATIONS
 from fedbraid.engines.cpu import usable_cores
+from fedbraid.engines.latest import Latest
 from fedbraid.engines.libraries import NotCompiled, library
 from fedbraid.engines.machine import Machine
 from fedbraid.engines.samples import Clients
-from fedbraid.engines.schedule import Schedule
-from fedbraid.engines.stack import Given, Stack, as_tables
+from fedbraid.engines.stack import Given, Placed, Stack, with_axes
 from fedbraid.engines.trace import record
 from fedbraid.models.outputs import Outputs
 
 log = logging.getLogger("fedbraid")
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The local steps of some clients, one client's after another's; nothing is padded but the batches."""
+
+    rows: State  # [steps, ...]
+    epochs: Ints  # [K, epochs + 1] where the local epochs of each begin and the last ends; one, if no strand minds them
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +50,12 @@ class Training:
 
     machine: Machine
     source: Source
+
+    def takes(self, tensors: Sequence[Placed]) -> list[Placed]:
+        """Those of all tensors that the library takes, in its order."""
+        source = self.source
+        taken = [tensors[i] for i in (*source.carried, *source.planned, *source.fixed)]
+        return [(t.contiguous(), axis) for t, axis in taken] + [(constant, None) for constant in source.constants]
 
 
 class Compiled(Stack):
@@ -50,36 +66,60 @@ class Compiled(Stack):
         self.workers, self.cap = workers or usable_cores(), cap
         self.refused = ""  # why some local training could not be compiled
         self._trainings: dict[Any, Training | None] = {}
+        self._laid_out: Latest[Steps] = Latest()
 
-    def _train_traced(
+    def prepare(self, ids: Sequence[int], plans: Sequence[Plan]) -> None:
+        self._steps_of(ids, plans)
+
+    def _trained(
         self,
         state: State,
         given: Given,
-        plan: State,
-        schedule: Schedule,
+        ids: Sequence[int],
+        plans: Sequence[Plan],
         own: Tree,
-        cached: Mapping[str, Outputs] | None,
+        seen: State,
+        meanwhile: Callable[[], None],
     ) -> State:
-        samples, clients = self.clients.samples, len(schedule.counts)
-        rest = {"seen": as_tables(cached), "x": samples.x, "y": samples.y}
-        training = self._training(state, plan, given, rest)
+        steps, samples = self._steps_of(ids, plans), self.clients.samples
+        rest = {"seen": seen, "x": samples.x, "y": samples.y}
+        known = with_axes(given.tensors, given.axes)
+        key = *((t.shape[axis is not None :], t.dtype) for t, axis in known), *_shapes(state, steps.rows, rest)
+        if key not in self._trainings:
+            self._trainings[key] = self._made(rows(state, 0), rows(steps.rows, 0), given[0], rows(rest, slice(2)))
+        training = self._trainings[key]
         if training is None:
-            return super()._train_traced(state, given, plan, schedule, own, cached)
+            return super()._trained(state, given, ids, plans, own, seen, meanwhile)
         state = grow(state, lambda t: t.clone(memory_format=torch.contiguous_format))  # the library writes into it
-        by_client = grow(plan, lambda t: t.transpose(0, 1))
-        begins = np.flatnonzero(schedule.new_epoch) if self.align else np.zeros(1, dtype=np.int64)
-        for begin, end in zip(begins, [*begins[1:], len(schedule)], strict=True):
-            if begin:
-                row = rows(plan, int(begin))
-                state = grow(self._new_epoch(state, given, given.tensors, own, row, clients), lambda t: t.contiguous())
-            memory = _Memory(clients)
-            memory.add(state, 0)
-            memory.add(by_client, 0)
-            memory.add(given.tensors, given.axes)
-            memory.add(rest, None)
-            stops = begin + (schedule.counts[:, begin:end] > 0).sum(1)
-            training.machine(int(begin), stops, memory.pointers(training.source))
+        last = steps.epochs.shape[1] - 2
+        for epoch, (starts, stops) in enumerate(pairwise(steps.epochs.T)):
+            if epoch:
+                begins = torch.as_tensor(stops > starts)
+                state = grow(self._new_epoch(state, given, given.tensors, own, begins), lambda t: t.contiguous())
+            taken = training.takes([*with_axes(state, 0), *with_axes(steps.rows, None), *known, *with_axes(rest, None)])
+            training.machine(starts, stops, _pointers(taken, len(ids)), meanwhile if epoch == last else nothing)
         return state
+
+    def _steps_of(self, ids: Sequence[int], plans: Sequence[Plan]) -> Steps:
+        return self._laid_out.of(plans, lambda: self._make_steps(ids, plans))
+
+    def _make_steps(self, ids: Sequence[int], plans: Sequence[Plan]) -> Steps:
+        lengths = np.array([len(plan) for plan in plans])
+        ends = np.cumsum(lengths)
+        epochs = np.stack([ends - lengths, ends], axis=1)
+        if self.align:
+            begins = [start + np.flatnonzero(plan.first) for start, plan in zip(ends - lengths, plans, strict=True)]
+            epochs = np.repeat(ends[:, None], max(map(len, begins)) + 1, axis=1)
+            for row, own in zip(epochs, begins, strict=True):
+                row[: len(own)] = own
+        laid_out = self._as_tensors(
+            np.concatenate([plan.positions for plan in plans]),
+            np.concatenate([plan.counts for plan in plans]),
+            {key: np.concatenate([plan.draws[key] for plan in plans]) for key in plans[0].draws},
+            ids,
+            np.repeat(np.arange(len(ids)), lengths)[:, None],
+        )
+        return Steps(laid_out, epochs)
 
     # --- the step of one client, and its library
 
@@ -93,62 +133,32 @@ class Compiled(Stack):
         with self._counting(bool(seen)):
             return self.job.step(state, Batch(x, y, mask, row["draws"]), given, seen)
 
-    def _training(self, state: State, plan: State, given: Given, rest: State) -> Training | None:
-        """The library for tensors of these shapes, or None where there is none; made at the first call."""
-        example = {
-            "state": rows(state, 0),
-            "row": rows(plan, (0, 0)),
-            "given": given[0],
-            "rest": grow(rest, lambda t: t[:2]),
-        }
-        key = tuple((t.shape, t.dtype) for t in leaves(example))
-        if key not in self._trainings:
-            self._trainings[key] = None
-            try:
-                self._trainings[key] = self._made(example)
-            except NotCompiled as reason:
-                self.refused = str(reason)
-                log.info("local training runs as a stack, it cannot be compiled: %s", reason)
-        return self._trainings[key]
-
-    def _made(self, example: dict[str, State]) -> Training:
-        inside = {name: torch.zeros_like(example["row"][name]) for name in ("index", "rows")}  # of two rows of the rest
-        example = example | {"row": example["row"] | inside}
+    def _made(self, state: State, row: State, given: State, rest: State) -> Training | None:
+        """The library for tensors of these shapes, or None where there is none."""
+        inside = {name: torch.zeros_like(row[name]) for name in ("index", "rows") if name in row}  # of the rest's two
+        example = {"state": state, "row": row | inside, "given": given, "rest": rest}
 
         def flat(*tensors: Tensor) -> list[Tensor]:
             new = self._step_of_one(**rebuild(example, tensors))
-            return leaves(grow(example["state"], lambda _, value: value, new))  # in the order they came in
+            return leaves(grow(state, lambda _, value: value, new))  # in the order they came in
 
         try:
-            source = as_c(
-                record(flat, leaves(example)), len(leaves(example["state"])), len(leaves(example["row"])), OPERATIONS
-            )
-        except Unsupported as reason:
-            raise NotCompiled(str(reason)) from reason
-        return Training(Machine(library(source.text, self.cap), source.scratch, self.workers), source)
+            source = as_c(record(flat, leaves(example)), len(leaves(state)), len(leaves(row)), OPERATIONS)
+            return Training(Machine(library(source.text, self.cap), source.scratch, self.workers), source)
+        except (Unsupported, NotCompiled) as reason:
+            self.refused = str(reason)
+            log.info("local training runs as a stack, it cannot be compiled: %s", reason)
+            return None
 
 
-class _Memory:
-    """Where the tensors of each client lie."""
+def _shapes(*trees: State) -> tuple[tuple[torch.Size, torch.dtype], ...]:
+    """Of one row of each tensor."""
+    return tuple((t.shape[1:], t.dtype) for tree in trees for t in leaves(tree))
 
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
-        self.tensors: list[Tensor] = []  # holds them
-        self.places: list[NDArray[np.int64]] = []  # for each tensor [clients]
 
-    def add(self, tree: Any, axes: Any) -> None:
-        """The tensors of a tree; `axes` is one client axis (0, or None: shared) or a tree of them."""
-        if isinstance(tree, Tensor):
-            tensor = tree.contiguous()
-            apart = 0 if axes is None else tensor[0].numel() * tensor.element_size()
-            self.tensors.append(tensor)
-            self.places.append(tensor.data_ptr() + apart * np.arange(self.clients))
-            return
-        for key, branch in tree.items():
-            self.add(branch, axes[key] if isinstance(axes, dict) else axes)
-
-    def pointers(self, source: Source) -> NDArray[np.int64]:
-        """[clients, what the library takes]"""
-        taken = [self.places[i] for i in (*source.carried, *source.planned, *source.fixed)]
-        constants = [np.full(self.clients, t.data_ptr()) for t in source.constants]
-        return np.ascontiguousarray(np.stack([*taken, *constants], axis=1), dtype=np.int64)
+def _pointers(taken: Sequence[Placed], clients: int) -> Ints:
+    """[clients, tensors] where those of each client lie; without a client axis, for all in one place."""
+    first = np.array([t.data_ptr() for t, _ in taken])
+    apart = np.array([0 if axis is None else t.nbytes // clients for t, axis in taken])
+    places: Ints = first + apart * np.arange(clients)[:, None]
+    return places

@@ -22,7 +22,7 @@ from fedbraid.core.plan import Plan
 from fedbraid.core.round import Job
 from fedbraid.core.tree import Tree, grow, joined, nbytes
 from fedbraid.core.varied import VARIED, VariedJob, differing, form
-from fedbraid.engines.local import Local, explained
+from fedbraid.engines.local import Local, Part, explained
 from fedbraid.engines.memory import clients_that_fit
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, picked
@@ -123,14 +123,15 @@ class Joint:
         return replies
 
     def prepare(self, run: int, seed: int, round: int, ids: Sequence[int]) -> None:
-        """Plan a round that comes next while a GPU is still busy with the present one."""
-        self.engines[run].plans(seed, round, ids, self.local.width)
+        """Plan a round that comes next, where a GPU is still busy with the present one."""
+        if self.local.setup.w.device.type == "cuda":
+            self.engines[run].plans(seed, round, ids, self.local.width)
 
     def _asked(self, run: int, job: Job) -> _Asked:
         engine = self.engines[run]
         ids = [int(i) for i in job.cohort.ids]
         plans = engine.plans(job.seed, job.round, ids, self.local.width)
-        given = engine.given(job, engine.store.read(ids), np.arange(len(ids)), [len(p) for p in plans])
+        given = engine.given(job, engine.store.read(ids), Part(np.arange(len(ids)), ids, plans))
         values = {o: {n: job.model.new_tensor(v) for n, v in own.items()} for o, own in self.values[run].items()}
         axes = {o: dict.fromkeys(own) for o, own in values.items()}
         return _Asked(run, job, ids, plans, Given(given.tensors | {VARIED: values}, given.axes | {VARIED: axes}))

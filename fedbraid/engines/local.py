@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -17,15 +17,16 @@ from fedbraid.core.local import LocalJob, State, Work
 from fedbraid.core.model import Model, why_not_stacked
 from fedbraid.core.plan import LocalWork, Plan, make_plan
 from fedbraid.core.random import stream
-from fedbraid.core.round import Job
+from fedbraid.core.round import Job, nothing
 from fedbraid.core.strand import Setup
-from fedbraid.core.tree import PerClient, Tree, rows, stack
+from fedbraid.core.tree import PerClient, Tree, rows
 from fedbraid.engines.compiled import Compiled
+from fedbraid.engines.latest import Latest
 from fedbraid.engines.loop import Loop
 from fedbraid.engines.memory import SHARE, clients_that_fit, free_memory
 from fedbraid.engines.precision import Precision
 from fedbraid.engines.replies import Inbox, Stacked
-from fedbraid.engines.samples import Clients, Samples
+from fedbraid.engines.samples import Clients, Samples, picked
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given, Stack
 from fedbraid.engines.trace import LOOKS
@@ -69,7 +70,7 @@ def choose(kind: Literal["auto", "stack", "loop", "compiled"], model: Model, sam
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some of a cohort, those with most to do first."""
+    """Some of a cohort."""
 
     places: np.ndarray  # in the cohort
     ids: list[int]
@@ -96,9 +97,11 @@ class Local:
     def __post_init__(self) -> None:
         self.bounded = self.chunk > 0
         sizes = self.clients.sizes
+        self.mean_size = float(sizes.mean())
         self.width = min(self.work.batch or int(sizes.max()), int(sizes.max()))
-        self._planned: tuple[tuple[Any, ...], list[Plan]] | None = None
-        self._cut: tuple[list[Plan], list[Part]] | None = None
+        self._planned: Latest[list[Plan]] = Latest()
+        self._cut: Latest[list[Part]] = Latest()
+        self._knows: Latest[Given] = Latest()
         if self.kind == "loop":
             self.loop = Loop(self.job, self.clients, self.workers, self.compile_seconds)
         elif self.kind == "compiled":
@@ -107,20 +110,20 @@ class Local:
             self.stack = Stack(self.job, self.clients, self.capacity, self.precision)
 
     @torch.no_grad()
-    def run(self, job: Job) -> Stacked:
+    def run(self, job: Job, meanwhile: Callable[[], None] = nothing) -> Stacked:
         with explained():
-            return self._run(job)
+            return self._run(job, meanwhile)
 
-    def _run(self, job: Job) -> Stacked:
+    def _run(self, job: Job, meanwhile: Callable[[], None]) -> Stacked:
         ids = [int(i) for i in job.cohort.ids]
         parts = self._parts(job.seed, job.round, ids)
         inbox, work = Inbox(len(ids), math.inf if len(parts) == 1 else self._kept_in_memory()), Work()
         for part in parts:
-            given = self.given(job, self.store.read(part.ids), part.places, [len(p) for p in part.plans])
+            given = self.given(job, self.store.read(part.ids), part)
             if job.kind == "probe":
                 uploads, done = self._probe(given, part)
             else:
-                uploads, kept, done = self._train(given, part)
+                uploads, kept, done = self._train(given, part, meanwhile if part is parts[-1] else nothing)
                 if kept:
                     self.store.write(part.ids, kept)
             inbox.add(part.places, uploads)
@@ -133,28 +136,30 @@ class Local:
         return 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
 
     def prepare(self, seed: int, round: int, ids: Sequence[int]) -> None:
-        """Plan a round that comes next while a GPU is still busy with the present one."""
+        """Plan a round that comes next, while the present one goes on."""
         if not len(ids):
             return
         parts = self._parts(seed, round, ids)
-        if self.kind == "stack" and len(parts) == 1:
-            self.stack.prepare(parts[0].ids, parts[0].plans)
+        if len(parts) == 1:  # of several, each is to have the memory for itself
+            self._known(seed, round, parts[0])
+            if self.kind != "loop":
+                self.stack.prepare(parts[0].ids, parts[0].plans)
 
     def _parts(self, seed: int, round: int, ids: Sequence[int]) -> list[Part]:
-        """The cohort in stacks, longest plans first; what was asked for last is not made again."""
-        plans = self.plans(seed, round, ids)
-        if self._cut is None or self._cut[0] is not plans:
+        """The cohort in stacks, longest plans first."""
+
+        def make() -> list[Part]:
+            plans = self.plans(seed, round, ids)
             order, size = longest_first(plans), self.stack_size(len(ids))
             places = [order[at : at + size] for at in range(0, len(ids), size)]
-            self._cut = plans, [Part(at, [ids[k] for k in at], [plans[k] for k in at]) for at in places]
-        return self._cut[1]
+            return [Part(at, [ids[k] for k in at], [plans[k] for k in at]) for at in places]
+
+        return self._cut.of((seed, round, ids), make)
 
     def plans(self, seed: int, round: int, ids: Sequence[int], width: int = 0) -> list[Plan]:
-        """What these clients do in a round, in batches padded to `width`; what was asked for last is not made again."""
-        key = seed, round, tuple(ids), width or self.width
-        if self._planned is None or self._planned[0] != key:
-            self._planned = key, [self.plan(seed, round, i, width) for i in ids]
-        return self._planned[1]
+        """What these clients do in a round, in batches padded to `width`."""
+        key = seed, round, ids, width or self.width
+        return self._planned.of(key, lambda: [self.plan(seed, round, i, width) for i in ids])
 
     def plan(self, seed: int, round: int, client: int, width: int = 0) -> Plan:
         """What this client does in a round, in batches padded to `width` if one is given."""
@@ -170,7 +175,7 @@ class Local:
             augment=self.clients.samples.augment,
         )
 
-    def _train(self, given: Given, part: Part) -> tuple[Tree, dict[str, Tree], Work]:
+    def _train(self, given: Given, part: Part, meanwhile: Callable[[], None]) -> tuple[Tree, dict[str, Tree], Work]:
         """Some of the cohort, longest first: uploads, kept state and work."""
         mine, their_plans = part.ids, part.plans
         if self.kind == "loop":
@@ -180,69 +185,85 @@ class Local:
                 {name: Outputs(*(t[end - self.clients.sizes[i] : end] for t in out)) for name, out in cached.items()}
                 for i, end in zip(mine, ends, strict=True)
             ]
-            one_by_one = self.loop.train([given[k] for k in range(len(mine))], mine, their_plans, tables)
-            uploads, new = stack([u for u, _, _ in one_by_one]), stack([k for _, k, _ in one_by_one])
-            return uploads, new, sum((w for _, _, w in one_by_one), Work(len(cached) * int(ends[-1])))
-        uploads, new, works = self.train_stack(given, mine, their_plans)
+            uploads, new, work = self.loop.train(given, mine, their_plans, tables, meanwhile)
+            return uploads, new, work + Work(len(cached) * int(ends[-1]))
+        uploads, new, works = self.train_stack(given, mine, their_plans, meanwhile)
         return uploads, new, sum(works, Work())
 
     def train_stack(
-        self, given: Given, ids: Sequence[int], plans: Sequence[Plan]
+        self, given: Given, ids: Sequence[int], plans: Sequence[Plan], meanwhile: Callable[[], None] = nothing
     ) -> tuple[Tree, dict[str, Tree], list[Work]]:
         """One stack of clients, longest first: uploads, kept state and each one's work."""
         cached = self._look_ahead(given, ids, plans)
-        uploads, kept = self.stack.train(given, ids, plans, cached)
+        uploads, kept = self.stack.train(given, ids, plans, cached, meanwhile)
         gradients = self.stack.gradients
         looks = gradients + (0 if cached else self.stack.views)
         sizes = self.clients.sizes[list(ids)].tolist()
+        trained = [plan.samples for plan in plans]
         works = [
-            Work(looks * plan.samples + len(cached) * size, gradients * plan.samples) + passed
-            for plan, size, passed in zip(plans, sizes, self.stack.passed, strict=True)
+            Work(looks * samples + len(cached) * size, gradients * samples) + passed
+            for samples, size, passed in zip(trained, sizes, self.stack.passed, strict=True)
         ]
         return uploads, kept, works
 
     def _probe(self, given: Given, part: Part) -> tuple[Tree, Work]:
         if self.kind == "loop":
-            answers = self.loop.probe([given[k] for k in range(len(part.ids))], part.ids, part.plans)
-            return stack([a for a, _ in answers]), sum((w for _, w in answers), Work())
+            return self.loop.probe(given, part.ids, part.plans)
         return self.stack.probe(given, part.ids, part.plans), sum(self.stack.passed, Work())
 
-    def given(self, job: Job, kept: dict[str, Tree], part: np.ndarray, steps: Sequence[int]) -> Given:
-        """What the clients at places `part` of the cohort receive and keep, with or without a client axis."""
-        device, dtype = job.model.device, job.model.dtype
-        at = to_device(part, device)
+    def given(self, job: Job, kept: dict[str, Tree], part: Part) -> Given:
+        """What some clients of the cohort receive, keep and are known by, with or without a client axis."""
         own_model = job.model.dim() == 2
-        cohort = job.cohort
+        at = to_device(part.places, job.model.device)
         own = 0 if own_model else None
-        both = {  # tensor, client axis
-            "start": (job.model[at] if own_model else job.model, own),
-            "buffers": (job.buffers[at] if own_model else job.buffers, own),
-            "label_counts": (cohort.label_counts[at], 0),
-            "size": (cohort.sizes[at], 0),
-            "relative_size": (cohort.sizes[at] / float(self.clients.sizes.mean()), 0),
-            "initial": (self.setup.w, None),
-            "id": (to_device(job.cohort.ids[part], device), 0),
-            "steps": (to_device(np.array(steps, dtype=np.float64), device, dtype), 0),
-            "lr": (to_device(np.float64(job.lr), device, dtype), None),
-            "secret": (to_device(np.int64(_secret(job)), device), None),
+        sent = {s: rows(t, at) if isinstance(t, PerClient) else dict(t) for s, t in job.sent.items()}
+        tensors: State = {
+            "start": job.model[at] if own_model else job.model,
+            "buffers": job.buffers[at] if own_model else job.buffers,
+            "initial": self.setup.w,
+            "lr": job.model.new_full((), job.lr),
+            "kept": kept,
+            "received": sent,
         }
-        tensors: State = {key: tensor for key, (tensor, _) in both.items()}
-        axes: dict[str, Any] = {key: axis for key, (_, axis) in both.items()}
-        chance = self._chance(job, [int(job.cohort.ids[k]) for k in part])
-        for name, tree in (("kept", kept), ("chance", chance)):
-            tensors[name] = tree
-            axes[name] = {s: dict.fromkeys(t, 0) for s, t in tree.items()}
-        tensors["received"] = {s: rows(t, at) if isinstance(t, PerClient) else dict(t) for s, t in job.sent.items()}
-        axes["received"] = {s: dict.fromkeys(t, 0 if isinstance(t, PerClient) else None) for s, t in job.sent.items()}
-        return Given(tensors, axes)
+        axes = {
+            "start": own,
+            "buffers": own,
+            "initial": None,
+            "lr": None,
+            "kept": {s: dict.fromkeys(t, 0) for s, t in kept.items()},
+            "received": {s: dict.fromkeys(t, 0 if isinstance(t, PerClient) else None) for s, t in job.sent.items()},
+        }
+        known = self._known(job.seed, job.round, part)
+        return Given(known.tensors | tensors, known.axes | axes)
 
-    def _chance(self, job: Job, ids: Sequence[int]) -> dict[str, Tree]:
+    def _known(self, seed: int, round: int, part: Part) -> Given:
+        """What is known of clients in a round before it begins, and what is drawn for them."""
+        return self._knows.of((seed, round, part), lambda: self._find_out(seed, round, part.ids, part.plans))
+
+    def _find_out(self, seed: int, round: int, ids: Sequence[int], plans: Sequence[Plan]) -> Given:
+        device, dtype = self.setup.w.device, self.setup.w.dtype
+        here, chance = to_device(np.array(ids), device), self._chance(seed, round, ids)
+        sizes = to_device(self.clients.sizes[list(ids)].astype(np.float64), device, dtype)
+        secret = stream(seed, "shared secret", round=round).integers(2**62)
+        tensors: State = {
+            "id": here,
+            "label_counts": picked(self.clients.label_counts, here),
+            "size": sizes,
+            "relative_size": sizes / self.mean_size,
+            "steps": to_device(np.array([len(plan) for plan in plans], dtype=np.float64), device, dtype),
+            "secret": to_device(secret, device),
+            "chance": chance,
+        }
+        axes: dict[str, Any] = dict.fromkeys(tensors, 0) | {"secret": None}
+        return Given(tensors, axes | {"chance": {s: dict.fromkeys(t, 0) for s, t in chance.items()}})
+
+    def _chance(self, seed: int, round: int, ids: Sequence[int]) -> dict[str, Tree]:
         """What strands draw once for the round, from each client's own stream."""
         drawn: dict[str, Tree] = {}
         w = self.setup.w
         for strand in self.job.chain.using("draw_once"):
             purpose = f"once/{strand.name}"
-            each = [strand.draw_once(stream(job.seed, purpose, round=job.round, client=i), self.setup) for i in ids]
+            each = [strand.draw_once(stream(seed, purpose, round=round, client=i), self.setup) for i in ids]
             drawn[strand.name] = {
                 key: to_device(np.stack([e[key] for e in each]), w.device, w.dtype) for key in each[0]
             }
@@ -254,9 +275,10 @@ class Local:
         Worth it, and exact, where inputs do not change from one epoch to the next: E epochs cost one look, not E.
         """
         chain = self.job.chain
-        enough = sum(p.samples for p in plans) >= self.clients.sizes[list(ids)].sum()
         changing = chain.using("batch") or self.clients.samples.augment.active
-        if not chain.using("views") or changing or not self.cache_views or not enough:
+        if not chain.using("views") or changing or not self.cache_views:
+            return {}
+        if sum(p.samples for p in plans) < self.clients.sizes[list(ids)].sum():
             return {}
         outputs: dict[str, list[Outputs]] = {}
         for k, client in enumerate(ids):
@@ -302,7 +324,3 @@ def explained() -> Iterator[None]:
                 "set local.drop_last=true, or a larger min_size of the partition"
             ) from error
         raise
-
-
-def _secret(job: Job) -> int:
-    return int(stream(job.seed, "shared secret", round=job.round).integers(2**62))

@@ -7,10 +7,10 @@ faster for convolutions than the stack, and the result does not depend on the nu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import TypeVar
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -20,14 +20,14 @@ from fedbraid.core.batch import Batch
 from fedbraid.core.local import Batches, LocalJob, State, Tally, Work
 from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
-from fedbraid.core.tree import Tree
+from fedbraid.core.round import nothing
+from fedbraid.core.tree import Tree, grow
 from fedbraid.core.vector import Layout
 from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.kernels.pool import for_loops
-from fedbraid.engines.samples import Clients
+from fedbraid.engines.samples import Clients, picked
+from fedbraid.engines.stack import Given
 from fedbraid.models.outputs import Outputs
-
-T = TypeVar("T")
 
 
 def channels_last(images: Tensor) -> Tensor:
@@ -67,41 +67,52 @@ class Loop:
             model = job.model.to(clients.samples.dtype, self.device)
             model = _for_a_cpu(model, cap) if self.device.type == "cpu" else model
             self.jobs.put(replace(job, model=model, tally=Tally()))
+        self._threads = ThreadPoolExecutor(self.workers, "fedbraid", lambda: torch.set_num_threads(1))
 
     def train(
-        self, given: Sequence[State], ids: Sequence[int], plans: Sequence[Plan], cached: Sequence[Mapping[str, Outputs]]
-    ) -> list[tuple[Tree, dict[str, Tree], Work]]:
-        """Each client's uploads, kept state and work, in the order given."""
-        return self._map(lambda job, k: self._train_one(job, given[k], ids[k], plans[k], cached[k]), len(ids))
+        self,
+        given: Given,
+        ids: Sequence[int],
+        plans: Sequence[Plan],
+        cached: Sequence[Mapping[str, Outputs]],
+        meanwhile: Callable[[], None] = nothing,
+    ) -> tuple[Tree, dict[str, Tree], Work]:
+        """Uploads and kept state with a leading client axis, in the order given, and the work of all."""
 
-    def probe(self, given: Sequence[State], ids: Sequence[int], plans: Sequence[Plan]) -> list[tuple[Tree, Work]]:
-        def one(job: LocalJob, k: int) -> tuple[Tree, Work]:
+        def one(job: LocalJob, k: int) -> tuple[State, Work]:
+            uploads, kept = self._train_one(job, given[k], ids[k], plans[k], cached[k])
+            return {"uploads": uploads, "kept": kept}, self._work(job, ids[k], plans[k])
+
+        both, work = self._each(one, len(ids), meanwhile)
+        return both["uploads"], both["kept"], work
+
+    def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Tree, Work]:
+        def one(job: LocalJob, k: int) -> tuple[State, Work]:
             answers = job.probe(given[k], self._batches(ids[k], plans[k]))
             return answers, self._work(job, ids[k], plans[k], trained=False)
 
-        return self._map(one, len(ids))
+        return self._each(one, len(ids))
 
     def _train_one(
         self, job: LocalJob, given: State, client: int, plan: Plan, cached: Mapping[str, Outputs]
-    ) -> tuple[Tree, dict[str, Tree], Work]:
+    ) -> tuple[Tree, dict[str, Tree]]:
         batches = self._batches(client, plan)
-        own, samples = self.clients.own(client), self.clients.samples
+        samples = self.clients.samples
         state = job.begin(given, batches)
         draws = {key: torch.as_tensor(value).to(self.device) for key, value in plan.draws.items()}
         draws = {key: v.to(samples.dtype) if v.is_floating_point() else v for key, v in draws.items()}
         positions = torch.as_tensor(plan.positions).to(self.device)
+        index = picked(self.clients.own(client), positions)
         for t, count in enumerate(plan.counts.tolist()):
             if plan.first[t] and t:
                 state = job.new_epoch(state, given, batches)
-            at = positions[t, :count]
+            at, here = positions[t, :count], index[t, :count]
             now = {key: value[t] for key, value in draws.items()}
             changes = {key: value[:count] for key, value in now.items() if key.startswith(PREFIX)}
-            x = samples.training_inputs(own[at], changes)
-            batch = self._batch(x, own[at], now)
+            batch = self._batch(samples.training_inputs(here, changes), here, now)
             seen = {name: Outputs(out.logits[at], out.features[at]) for name, out in cached.items()}
             state = job.step(state, batch, given, seen)
-        uploads, kept = job.end(state, given, batches)
-        return uploads, kept, self._work(job, client, plan)
+        return job.end(state, given, batches)
 
     def _batch(self, x: Tensor, index: Tensor, draws: Tree) -> Batch:
         samples = self.clients.samples
@@ -127,16 +138,46 @@ class Loop:
         tally.gradients = tally.views = tally.passes = tally.slopes = tally.glances = 0
         return work
 
-    def _map(self, f: Callable[[LocalJob, int], T], clients: int) -> list[T]:
-        def one(k: int) -> T:
+    def _each(
+        self, f: Callable[[LocalJob, int], tuple[State, Work]], clients: int, meanwhile: Callable[[], None] = nothing
+    ) -> tuple[State, Work]:
+        """What `f` gives for each client, with a leading axis, and the work of all."""
+        rows = Rows(clients)
+
+        def one(k: int) -> Work:
             job = self.jobs.get()
             try:
                 with torch.no_grad():
-                    return f(job, k)
+                    tree, work = f(job, k)
+                    rows.put(k, tree)
+                    return work
             finally:
                 self.jobs.put(job)
 
         if self.device.type != "cpu":
-            return [one(k) for k in range(clients)]
-        with ThreadPoolExecutor(self.workers) as pool:
-            return list(pool.map(one, range(clients)))
+            work = sum(map(one, range(clients)), Work())
+            return rows.tree, work
+        waiting = [self._threads.submit(one, k) for k in range(clients)]
+        try:
+            meanwhile()
+            wait(waiting, return_when=FIRST_EXCEPTION)
+        finally:
+            for each in waiting:
+                each.cancel()  # those that have not begun, where one has failed
+            wait(waiting)
+        return rows.tree, sum((done.result() for done in waiting), Work())
+
+
+class Rows:
+    """Trees of the same shape that come one by one, from several threads, and lie side by side."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.tree: State = {}
+        self._lock = Lock()
+
+    def put(self, row: int, tree: State) -> None:
+        with self._lock:
+            if not self.tree:
+                self.tree = grow(tree, lambda t: t.new_empty((self.count, *t.shape)))
+        grow(self.tree, lambda every, t: every[row].copy_(t), tree)

@@ -138,13 +138,16 @@ class Inbox:
         small = self._small[0]
         if len(self._small) > 1:
             small = {key: torch.cat([part[key] for part in self._small]) for key in small}
-        back = np.argsort(np.concatenate(self._places))
-        if (back != np.arange(len(back))).any():
-            small = {key: value[to_device(back, value.device)] for key, value in small.items()}
+        places = np.concatenate(self._places)
+        if small and (np.diff(places) != 1).any():
+            back = to_device(np.argsort(places), next(iter(small.values())).device)
+            small = {key: value.index_select(0, back) for key, value in small.items()}
         return Stacked(small, work, frozen, filed=self._filed)
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
+    if not values.numel():  # most networks have no buffers
+        return values.new_empty(values.shape[1:])
     return (weights.to(values.dtype) @ values.reshape(len(weights), -1)).reshape(values.shape[1:])
 
 

@@ -23,11 +23,13 @@ from fedbraid.core.batch import Batch
 from fedbraid.core.gradient import gradient
 from fedbraid.core.local import Batches, LocalJob, State, Work, keep_unless, no_batches
 from fedbraid.core.model import Model
-from fedbraid.core.plan import Plan
+from fedbraid.core.plan import Ints, Plan
+from fedbraid.core.round import nothing
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.graph import Captured
 from fedbraid.engines.kernels.layers import for_stacks
 from fedbraid.engines.kernels.room import Room
+from fedbraid.engines.latest import Latest
 from fedbraid.engines.precision import Precision
 from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.schedule import Schedule, Stretch, make_schedule, rung
@@ -62,32 +64,50 @@ class Stack:
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
         self.passed: list[Work] = []  # for each client of the last stack, samples that its hooks passed over
-        self._prepared: tuple[Sequence[Plan], tuple[Schedule, State]] | None = None
+        self._prepared: Latest[tuple[Schedule, State]] = Latest()
         self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
 
     # --- the four phases, each for K clients at once
 
     def train(
-        self, given: Given, ids: Sequence[int], plans: Sequence[Plan], cached: Mapping[str, Outputs] | None
+        self,
+        given: Given,
+        ids: Sequence[int],
+        plans: Sequence[Plan],
+        cached: Mapping[str, Outputs],
+        meanwhile: Callable[[], None] = nothing,
     ) -> tuple[Tree, dict[str, Tree]]:
         """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
         self.passed = [Work()] * len(ids)
         own = self._own(ids, plans)
         state: State = self._begun(given, own, len(plans))
-        schedule, plan = self.prepare(ids, plans)
-        if self.device.type == "cuda":
-            state = self._train_captured(state, given, plan, schedule, own, cached)
-        else:
-            state = self._train_traced(state, given, plan, schedule, own, cached)
+        state = self._trained(state, given, ids, plans, own, as_tables(cached), meanwhile)
         return self._ended(state, given, own)
+
+    def _trained(
+        self,
+        state: State,
+        given: Given,
+        ids: Sequence[int],
+        plans: Sequence[Plan],
+        own: Tree,
+        seen: State,
+        meanwhile: Callable[[], None],
+    ) -> State:
+        schedule, plan = self._scheduled(ids, plans)
+        if self.device.type != "cuda":
+            return self._train_traced(state, given, plan, schedule, own, seen)
+        state = self._train_captured(state, given, plan, schedule, own, seen)
+        meanwhile()  # the GPU is still busy
+        return state
 
     def _begun(self, given: Given, own: Tree, clients: int) -> State:
         state: State
         if self.job.chain.using("begin") or given.axes["start"] == 0:
             state = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
-        else:  # all begin alike
-            state = grow(self.job.begin(given[0], no_batches), lambda t: t.expand(clients, *t.shape))
+        else:  # all begin alike, and what is each one's own is not looked at
+            state = grow(self.job.begin(given.tensors, no_batches), lambda t: t.expand(clients, *t.shape))
         return state
 
     def _ended(self, state: State, given: Given, own: Tree) -> tuple[Tree, dict[str, Tree]]:
@@ -96,12 +116,18 @@ class Stack:
         uploads, kept = self._passing(own, vmap(self._end, (0, given.axes, 0)), state, given.tensors, own)
         return uploads, kept
 
-    def prepare(self, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Schedule, State]:
-        """The plans of a stack side by side, here and on the device; what was prepared last is not made again."""
-        if self._prepared is None or self._prepared[0] is not plans:
+    def prepare(self, ids: Sequence[int], plans: Sequence[Plan]) -> None:
+        """Do now what can be done for these clients before they are trained."""
+        self._scheduled(ids, plans)
+
+    def _scheduled(self, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Schedule, State]:
+        """The plans of a stack side by side, here and on the device."""
+
+        def make() -> tuple[Schedule, State]:
             schedule = make_schedule(plans, align_epochs=self.align)
-            self._prepared = plans, (schedule, self._on_device(schedule, ids))
-        return self._prepared[1]
+            return schedule, self._on_device(schedule, ids)
+
+        return self._prepared.of(plans, make)
 
     def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
         self.passed = [Work()] * len(ids)
@@ -185,9 +211,9 @@ class Stack:
         plan: State,
         schedule: Schedule,
         own: Tree,
-        cached: Mapping[str, Outputs] | None,
+        seen: State,
     ) -> State:
-        seen, everybody = as_tables(cached), len(schedule.counts)
+        everybody = len(schedule.counts)
         idle: list[list[Tensor]] = []
         live, size, guarded = [t.contiguous() for t in leaves(state)], everybody, False
         now, program = given.tensors, None
@@ -203,7 +229,7 @@ class Stack:
             size = fits
             row = rows(plan, (t, slice(size)))
             if schedule.new_epoch[t] and t:
-                live = leaves(self._new_epoch(rebuild(state, live), given, now, own, row, size))
+                live = leaves(self._new_epoch(rebuild(state, live), given, now, own, row["counts"] > 0))
             padded = bool((schedule.counts[:size, t] == 0).any())
             if program is None or padded != guarded:
                 example = {"state": rebuild(state, live), "given": now, "row": row, "seen": seen}
@@ -213,16 +239,16 @@ class Stack:
         finished: State = rebuild(state, _joined([live, *reversed(idle)]))
         return finished
 
-    def _new_epoch(self, state: State, given: Given, now: State, own: Tree, row: State, size: int) -> State:
+    def _new_epoch(self, state: State, given: Given, now: State, own: Tree, begins: Tensor) -> State:
+        """The state of the first clients of a stack, anew for those that begin a local epoch."""
         if not any(s.every_epoch for s in self.job.chain.using("begin")):
             return state
 
-        def one(state: State, given: State, own: Tree, count: Tensor) -> State:
-            return keep_unless(count > 0, self.job.new_epoch(state, given, self._batches(own)), state)
+        def one(state: State, given: State, own: Tree, begins: Tensor) -> State:
+            return keep_unless(begins, self.job.new_epoch(state, given, self._batches(own)), state)
 
-        here = rows(own, slice(size))
-        beginning = rows(here, row["counts"] > 0)
-        fresh: State = self._passing(beginning, vmap(one, (0, given.axes, 0, 0)), state, now, here, row["counts"])
+        here = rows(own, slice(len(begins)))
+        fresh: State = self._passing(rows(here, begins), vmap(one, (0, given.axes, 0, 0)), state, now, here, begins)
         return fresh
 
     def _train_captured(
@@ -232,10 +258,10 @@ class Stack:
         plan: State,
         schedule: Schedule,
         own: Tree,
-        cached: Mapping[str, Outputs] | None,
+        seen: State,
     ) -> State:
         clients = len(schedule.counts)
-        fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": as_tables(cached)}
+        fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": seen}
         if self._captured is None or not self._captured.fits(fixed, given.axes):
             self._captured = None  # frees the old memory first
             self._captured = Captured(fixed, given.axes, max(self.capacity or 0, clients))
@@ -247,7 +273,7 @@ class Stack:
                 live = rows(captured.state, slice(active))
                 row = rows(captured.plan, (stretch.start, slice(active)))
                 now = Given(captured.given, given.axes)
-                captured.write(self._new_epoch(live, now, now[:active], own, row, active))
+                captured.write(self._new_epoch(live, now, now[:active], own, row["counts"] > 0))
             captured.replay(stretch, partial(self._steps, captured, given.axes, stretch))
         finished: State = grow(captured.state, lambda v: v[:clients].clone())
         return finished
@@ -265,17 +291,26 @@ class Stack:
 
     def _on_device(self, schedule: Schedule, ids: Sequence[int]) -> State:
         """The schedule as tensors [T, K, ...]: sample indices, rows of the cached outputs, counts and draws."""
-        starts = self.clients.offsets[list(ids)]
-        cohort = np.concatenate([[0], np.cumsum(self.clients.sizes[list(ids)])])[:-1]
-        positions = to_device(schedule.positions, self.device)
-        plan: State = {
-            "index": picked(self.clients.order, positions + to_device(starts, self.device)[:, None, None]),
-            "counts": to_device(schedule.counts, self.device),
-            "rows": positions + to_device(cohort, self.device)[:, None, None],
-            "draws": {k: to_device(v, self.device, self.clients.samples.dtype) for k, v in schedule.draws.items()},
-        }
+        whose = np.arange(len(ids))[:, None, None]
+        plan = self._as_tensors(schedule.positions, schedule.counts, schedule.draws, ids, whose)
         turned: State = grow(plan, lambda t: t.transpose(0, 1))
         return turned
+
+    def _as_tensors(
+        self, positions: Ints, counts: Ints, draws: Mapping[str, np.ndarray], ids: Sequence[int], whose: Ints
+    ) -> State:
+        """Local steps on the device; `whose` is each one's place in `ids`."""
+        mine = np.asarray(ids)[whose]
+        at = to_device(positions, self.device)
+        plan: State = {
+            "index": picked(self.clients.order, at + to_device(self.clients.offsets[mine], self.device)),
+            "counts": to_device(counts, self.device),
+            "draws": {k: to_device(v, self.device, self.clients.samples.dtype) for k, v in draws.items()},
+        }
+        if self.job.chain.using("views"):
+            sizes = self.clients.sizes[list(ids)]
+            plan["rows"] = at + to_device((np.cumsum(sizes) - sizes)[whose], self.device)
+        return plan
 
     def _own(self, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
         """Each client's samples in batches [K, batches, B], and its first batch, where a hook may want to see them."""
@@ -325,8 +360,20 @@ def _with_kernels(model: Model, clients: Clients, precision: Precision) -> Model
     return replace(model, training=training, evaluating=evaluating, parts=room.views)
 
 
-def as_tables(cached: Mapping[str, Outputs] | None) -> State:
-    return {name: {"logits": out.logits, "features": out.features} for name, out in (cached or {}).items()}
+def as_tables(cached: Mapping[str, Outputs]) -> State:
+    return {name: {"logits": out.logits, "features": out.features} for name, out in cached.items()}
+
+
+Placed = tuple[Tensor, int | None]
+"""A tensor and its client axis; None: all clients share it."""
+
+
+def with_axes(tree: Any, axes: Any) -> list[Placed]:
+    """The tensors of a tree, each with its client axis; `axes` is one for all, or a tree of them."""
+    if isinstance(tree, Tensor):
+        return [(tree, axes)]
+    branches = [(branch, axes[key] if isinstance(axes, dict) else axes) for key, branch in tree.items()]
+    return [pair for branch, axis in branches for pair in with_axes(branch, axis)]
 
 
 def _joined(parts: list[list[Tensor]]) -> list[Tensor]:

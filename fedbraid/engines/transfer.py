@@ -14,7 +14,7 @@ def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = Non
 
     `dtype` is what floating-point numbers become; others keep theirs.
     """
-    tensor = torch.as_tensor(values)
+    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)
     if dtype is not None and tensor.is_floating_point():
         tensor = tensor.to(dtype)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

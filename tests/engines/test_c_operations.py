@@ -116,7 +116,7 @@ def by_both(dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
     order = [*source.carried, *source.planned, *source.fixed]
     memory = [*(every[i] for i in order), *source.constants]
     run = Machine(library(source.text, 120), source.scratch, 1)
-    run(0, np.array([1]), np.array([[t.data_ptr() for t in memory]]))
+    run(np.array([0]), np.array([1]), np.array([[t.data_ptr() for t in memory]]))
     return {name: (got, want) for (name, want), got in zip(expected.items(), state, strict=True)}
 
 

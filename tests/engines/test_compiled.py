@@ -230,7 +230,7 @@ def test_python_goes_on_while_a_library_runs():
     thread = threading.Thread(target=tick)
     thread.start()
     began = time.monotonic()
-    run(0, np.array([rows]), pointers)
+    run(np.array([0]), np.array([rows]), pointers)
     ended = time.monotonic()
     done.set()
     thread.join()
@@ -248,5 +248,5 @@ def test_values_that_change_places_are_all_read_before_any_is_written():
     one, other, plan = torch.ones(3), torch.full((3,), 2.0), torch.tensor([[10.0], [20.0]])
     source = as_c(record(lambda a, b, row: [b + row, a], [one, other, plan[0]]), 2, 1, OPERATIONS)
     run = Machine(library(source.text, 60), source.scratch, 1)
-    run(0, np.array([2]), np.array([[t.data_ptr() for t in (one, other, plan)]]))
+    run(np.array([0]), np.array([2]), np.array([[t.data_ptr() for t in (one, other, plan)]]))
     assert one.tolist() == [21.0] * 3 and other.tolist() == [12.0] * 3
