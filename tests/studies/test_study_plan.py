@@ -69,7 +69,7 @@ def test_what_is_no_shard(text):
         (["@ skewed"], {("FedAvg", "skewed"), ("FedAvg+Disco", "skewed"), ("FedAvg again", "skewed")}),
         (["FedAvg @ skewed", "FedAvg+Disco @ alike"], {("FedAvg", "skewed"), ("FedAvg+Disco", "alike")}),
     ],
-    ids=str,
+    ids=["a row", "a pattern", "a column", "several"],
 )
 def test_only_some_cells(only, expected, tiny):
     assert {cell.place for cell in selected(table(tiny), only)} == expected

@@ -1,0 +1,67 @@
+"""A study of each paper as it is run: the miniature of a table, on files laid out as the real ones, with its report."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from fedbraid.cli import main
+from fedbraid.data.sets import cifar
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """CIFAR-10 and CIFAR-100 in their binary layout, with images that are their class's colours and noise."""
+    place, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    noise = rng.integers(0, 60, (10_000, 3072), dtype=np.uint8)
+
+    def table(classes, rows):
+        fine = (np.arange(rows) % classes).astype(np.uint8)
+        colours = rng.integers(0, 190, (classes, 3072), dtype=np.uint8)
+        return fine, colours[fine] + noise[np.arange(rows) % len(noise)]
+
+    ten = place / "cifar-10-batches-bin"
+    ten.mkdir()
+    labels, x = table(10, 10_000)
+    for name in cifar.PYTHON10:
+        np.concatenate([labels[:, None], x], 1).tofile(ten / f"{name}.bin")
+    hundred = place / "cifar-100-binary"
+    hundred.mkdir()
+    labels, x = table(100, 10_000)
+    whole = np.concatenate([labels[:, None] // 5, labels[:, None], x], 1)
+    whole.tofile(hundred / "test.bin")
+    np.tile(whole, (5, 1)).tofile(hundred / "train.bin")
+    return place
+
+
+TABLES = {
+    "feddisco-table2": ("CIFAR-10 NIID-2", "FedAvg", "FedAvg+Disco"),
+    "rfedavg-table1": ("CIFAR10 Sim 0%", "FedAvg", "rFedAvg+"),
+    "asd-table2": ("CIFAR-100 δ=0.3", "FedAvg", "FedAvg+ASD"),
+    "fedskip-table2": ("CIFAR-10 β = 0.5", "FedAvg", "FedSkip(3)"),
+    "fedacd-table1": ("CIFAR-100 β=0.1", "FedAvg", "FedACD"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_miniature_of_each_paper(name, files, tmp_path, monkeypatch, capsys):
+    column, plain, better = TABLES[name]
+    only = [word for row in (plain, better) for word in ("--only", f"{row} @ {column}")]
+    words = ["study", "run", name, "--scale", "small", "--seeds", "2", *only]
+    monkeypatch.setattr(sys, "argv", ["fedbraid", *words, "--data-dir", str(files), "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    shown = capsys.readouterr()
+    assert not left.value.code, shown.err
+    found = json.loads((tmp_path / f"{name}-small" / "results.json").read_text())
+    cells = {cell["row"]: cell for cell in found["cells"] if cell["column"] == column and cell["values"]}
+    assert set(cells) >= {plain, better}
+    for row in (plain, better):
+        values = list(cells[row]["values"].values())
+        assert len(values) == 2 and all(0 < value <= 100 for value in values)
+        assert f"**{row}**" in (tmp_path / f"{name}-small" / "table.md").read_text()
+    records = [json.loads(file.read_text()) for file in (tmp_path / "runs").glob("*/*.json")]
+    assert len({str(record["series"]["loss"]) for record in records}) == 4, "two methods, two seeds"
+    assert not (tmp_path / "unfinished").exists()
+    assert (tmp_path / f"{name}-small" / "report.html").stat().st_size > 10_000
