@@ -125,10 +125,21 @@ def study_run(
         )
     written = {made.recipe.name: _reported(made, place, data_dir, show=not as_json) for made in tables}
     if as_json:
-        print_json({"finished": len(after.finished), "left": len(after.pending), "reports": written})
+        print_json(
+            {
+                "finished": len(after.finished),
+                "left": len(after.pending),
+                "refused": len(after.refused),
+                "reports": written,
+            }
+        )
+    if after.refused:
+        _say(err, f"{len(after.refused)} runs cannot be run as they are asked for")
     if after.pending:
         _say(err, f"stopped: {len(after.pending)} runs are left; the same command with --resume goes on")
         raise typer.Exit(LEFT)
+    if after.refused:
+        raise typer.Exit(1)
 
 
 @study_app.command("report")

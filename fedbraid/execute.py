@@ -23,6 +23,8 @@ from fedbraid.together import Lines, Together, fit
 log = logging.getLogger("fedbraid")
 
 OnRound = Callable[[dict[str, Any], Config], None]
+Refused = Callable[[int, UserError], None]
+"""Told of a run, by its place, that cannot be made, and why."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,14 @@ def finished(
     on_round: OnRound | None = None,
     together: bool = True,
     stop: Callable[[], bool] = lambda: False,
+    refused: Refused | None = None,
 ) -> Iterator[tuple[int, Run]]:
     """Run what is left to run of each; every run with its place in `requests`, as soon as it is over.
 
-    Once `stop` says so, after a round, what goes on is saved and nothing else is begun.
+    Once `stop` says so, after a round, what goes on is saved and nothing else is begun. A run that cannot be made ends
+    all, unless somebody listens to that: then the others go on.
     """
-    for group in _groups(requests, together):
+    for group in _groups(requests, together, refused):
         with ExitStack() as all_locks:
             locks = {place: all_locks.enter_context(ExitStack()) for place in group}
             for place, recording in group.items():
@@ -95,7 +99,7 @@ def _rounds(group: dict[int, Recording], on_round: OnRound | None, stop: Callabl
         recordings[k].save()
 
 
-def _groups(requests: Sequence[Request], together: bool) -> Iterator[dict[int, Recording]]:
+def _groups(requests: Sequence[Request], together: bool, refused: Refused | None) -> Iterator[dict[int, Recording]]:
     """Runs that go together, by their place in `requests`. Mistakes come before any file: nothing is written yet."""
     alike: dict[str, list[int]] = {}
     for place, request in enumerate(requests):
@@ -104,14 +108,21 @@ def _groups(requests: Sequence[Request], together: bool) -> Iterator[dict[int, R
     for places in alike.values():
         group: dict[int, Recording] = {}
         for place in places:
-            latest = _built(requests[place], latest)
+            try:
+                latest = _built(requests[place], latest)
+            except UserError as error:
+                if refused is None:
+                    raise
+                refused(place, error)
+                continue
             others = [r.experiment for r in group.values()]
             if others and (reason := _why_not_with(others, latest)):
                 log.debug("%s seed %d goes by itself: %s", latest.config.method, latest.config.seed, reason)
                 yield group
                 group = {}
             group[place] = Recording(latest, resolved(latest, requests[place].given), requests[place].directory)
-        yield group
+        if group:
+            yield group
 
 
 def _built(request: Request, beside: Experiment | None) -> Experiment:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
@@ -36,10 +36,12 @@ class State:
     untouched: tuple[Planned, ...]
     without_data: dict[str, tuple[Planned, ...]]
     """Runs whose data is not here, by what would help."""
+    refused: tuple[Planned, ...] = ()
+    """Runs that cannot be made as they are asked for."""
 
     @property
     def pending(self) -> tuple[Planned, ...]:
-        return self.begun + self.untouched
+        return tuple(run for run in self.begun + self.untouched if run not in self.refused)
 
 
 def state(runs: Sequence[Planned], out: Path, data_dir: Path | None = None) -> State:
@@ -87,7 +89,8 @@ def conduct(
     """Run what is not recorded yet; where the runs stand afterwards.
 
     All of it is one execution, so that runs that can share a stack do. Each is recorded as soon as it is finished.
-    After `minutes` the round is ended, what goes on is saved, and the next call continues it.
+    After `minutes` the round is ended, what goes on is saved, and the next call continues it. A run that cannot be made
+    is told of, and the others go on.
     """
     began = monotonic()
     now = state(runs, out, data_dir)
@@ -102,20 +105,27 @@ def conduct(
     pending = sorted(now.pending, key=lambda run: data_sets.index(repr(run.config.data)))  # each is loaded once
     given = Given(data_dir=data_dir)
     requests = [Request(run.config, given, unfinished(out, run)) for run in pending]
-    left = len(pending)
+    left, impossible = len(pending), dict[int, str]()
+
+    def refused(place: int, error: UserError) -> None:
+        if str(error) not in impossible.values():
+            note(f"{pending[place].cells[0]} cannot be run: {error}")
+        impossible[place] = str(error)
+
     for place, done in finished(
         requests,
         resume=True,
         on_round=on_round,
         stop=lambda: minutes is not None and monotonic() - began >= 60 * minutes,
+        refused=refused,
     ):
         run, left = pending[place], left - 1
         earlier = records.read(out, run.digest, run.config.seed)
         records.write(out, _record(run, done, earlier, given, analyze))
         _forget(out, run)
         others = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
-        note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left} to go")
-    return state(runs, out, data_dir)
+        note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left - len(impossible)} to go")
+    return replace(state(runs, out, data_dir), refused=tuple(pending[place] for place in impossible))
 
 
 def _record(run: Planned, done: Run, earlier: Record | None, given: Given, analyze: Analyze) -> Record:

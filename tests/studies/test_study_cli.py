@@ -73,7 +73,7 @@ def test_a_study_is_run_and_reported(fedbraid, reports, tmp_path):
     assert "report: results/tiny/report.html" in out and "FedAvg" in out
     assert len(list(Path("results/runs").glob("*/*.json"))) == 2
     code, out, err = fedbraid("run", tiny, "--json")
-    left = {"finished": RUNS, "left": 0, "reports": {"tiny": "results/tiny"}}
+    left = {"finished": RUNS, "left": 0, "refused": 0, "reports": {"tiny": "results/tiny"}}
     assert code == 0 and json.loads(out) == left and err.count("is recorded") == RUNS - 2
     written_before = Path("results/tiny/table.md").read_text()
     Path("results/tiny/table.md").unlink()
@@ -167,3 +167,11 @@ def test_ctrl_c_leaves_everything_for_the_same_command_with_resume(fedbraid, rep
     code, _, err = fedbraid(*words, "--resume", "--minutes", 0)
     assert code == 3 and "1 runs are left" in err
     assert before - 2 <= len(log.read_text().splitlines()) <= before + 1, "from the last checkpoint, one round on"
+
+
+def test_a_cell_that_cannot_be_run_does_not_stop_the_others(fedbraid, tmp_path, reports):
+    file = written(tmp_path, RECIPE.replace('name = "iid", clients = 6', 'name = "iid", clients = 600'))
+    code, out, err = fedbraid("run", file, "--seeds", 1, "--json")
+    assert (code, json.loads(out)["finished"], json.loads(out)["left"]) == (1, 2, 0)
+    assert err.count("FedAvg @ alike cannot be run: ") == 1 and "2 runs cannot be run as they are asked for" in err
+    assert fedbraid("run", file, "--seeds", 1, "--only", "@ skewed")[0] == 0
