@@ -12,9 +12,10 @@ from torch import Tensor
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
 from fedbraid.core.optimizer import Optimizer
+from fedbraid.core.round import Job
 from fedbraid.core.strand import Client, Gradient, Strand
 from fedbraid.core.tree import Tree
-from fedbraid.engines.local import Local
+from fedbraid.engines.replies import Stacked
 from fedbraid.models.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def answers(run: Recorded, models: Tensor, buffers: Tensor, question: Question) 
     """[C, …] what each client of the next round says of its own model [C, D] (or of one for all of them, [D])."""
     job = run.next_round.job
     asked = replace(job, kind="probe", model=models, buffers=buffers, sent={})
-    replies = _engine(run, Chain((Ask(question),))).run(asked)
+    replies = _replies(run, asked, Chain((Ask(question),)))
     return {key.removeprefix("ask."): replies.each(key) for key in (*replies.uploads, *replies.filed)}
 
 
@@ -83,8 +84,8 @@ def gradients(run: Recorded, point: Tensor) -> Tensor:
     client's objective with what strands add to it or correct, for what the server sends in that round.
     """
     job, chain = run.next_round.job, run.experiment.chain
-    engine = _engine(run, chain + At(), Reveal())
-    g = engine.run(replace(job, sent=job.sent | {At.name: {"point": point}})).each(f"{At.name}.gradient")
+    asked = replace(job, sent=job.sent | {At.name: {"point": point}})
+    g = _replies(run, asked, chain + At(), Reveal()).each(f"{At.name}.gradient")
     frozen = run.experiment.model.frozen
     return g if frozen is None else g.masked_fill(frozen, 0.0)
 
@@ -95,13 +96,15 @@ def task_gradients(run: Recorded, point: Tensor) -> Tensor:
     return answers(run, point, buffers, lambda c: {"gradient": c.slope(c.start)})["gradient"]
 
 
-def _engine(run: Recorded, chain: Chain, optimizer: Optimizer | None = None) -> Local:
-    """The run's engine with another chain, for one pass over the data."""
+def _replies(run: Recorded, job: Job, chain: Chain, optimizer: Optimizer | None = None) -> Stacked:
+    """What clients reply to a job by the run's engine, with another chain and one pass over their data."""
     engine = run.experiment.engine
-    return replace(
+    other = replace(
         engine,
         job=replace(engine.job, chain=chain, optimizer=optimizer or engine.job.optimizer),
         work=replace(engine.work, epochs=1, steps=0, least=0),
         chunk=run.config.engine.chunk,
         kind="stack" if engine.kind == "compiled" else engine.kind,
     )
+    with run.experiment.threads():
+        return other.run(job)
