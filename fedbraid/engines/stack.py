@@ -83,7 +83,10 @@ class Stack:
         own = self._own(ids, plans)
         state: State = self._begun(given, own, len(plans))
         state = self._trained(state, given, ids, plans, own, as_tables(cached), meanwhile)
-        return self._ended(state, given, own)
+        ended = self._ended(state, given, own)
+        if self.device.type == "cuda":
+            meanwhile()  # the GPU is still busy
+        return ended
 
     def _trained(
         self,
@@ -95,12 +98,10 @@ class Stack:
         seen: State,
         meanwhile: Callable[[], None],
     ) -> State:
+        """After all local steps; `meanwhile` is for who leaves them to other threads."""
         schedule, plan = self._scheduled(ids, plans)
-        if self.device.type != "cuda":
-            return self._train_traced(state, given, plan, schedule, own, seen)
-        state = self._train_captured(state, given, plan, schedule, own, seen)
-        meanwhile()  # the GPU is still busy
-        return state
+        train = self._train_captured if self.device.type == "cuda" else self._train_traced
+        return train(state, given, plan, schedule, own, seen)
 
     def _begun(self, given: Given, own: Tree, clients: int) -> State:
         state: State
