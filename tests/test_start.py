@@ -26,15 +26,15 @@ import os, sys
 from fedbraid import cli
 from fedbraid.experiment import Experiment
 
-advance = Experiment.advance
+launch = Experiment.launch
 
 def and_stop(self):
-    record = advance(self)
+    record = launch(self)()
     assert record["round"] == 1
     print(" ".join(sys.modules), flush=True)
     os._exit(0)
 
-Experiment.advance = and_stop
+Experiment.launch = and_stop
 sys.argv = ["fedbraid", "run", *sys.argv[1:]]
 cli.main()
 """
