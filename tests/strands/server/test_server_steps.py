@@ -50,7 +50,7 @@ def test_the_reach_of_a_local_solver(rho, nesterov, pull, expected):
         experiment = world.federation(f"nova+prox(mu={pull / 0.1})" if pull else "nova")
         uploads = []
         run = experiment.engine.run
-        experiment.engine.run = lambda job, run=run, uploads=uploads: uploads.append(run(job)) or uploads[-1]
+        experiment.engine.run = lambda job, _, run=run, uploads=uploads: uploads.append(run(job)) or uploads[-1]
         experiment.advance()
         assert uploads[0].each("nova.a").tolist() == pytest.approx([wanted] * 3, abs=0.005)
 
