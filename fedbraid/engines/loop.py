@@ -6,8 +6,8 @@ faster for convolutions than the stack, and the result does not depend on the nu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Lock
@@ -97,36 +97,37 @@ class Loop:
         self, job: LocalJob, given: State, client: int, plan: Plan, cached: Mapping[str, Outputs]
     ) -> tuple[Tree, dict[str, Tree]]:
         batches = self._batches(client, plan)
-        samples = self.clients.samples
+        own, samples = self.clients.own(client), self.clients.samples
         state = job.begin(given, batches)
         draws = {key: torch.as_tensor(value).to(self.device) for key, value in plan.draws.items()}
         draws = {key: v.to(samples.dtype) if v.is_floating_point() else v for key, v in draws.items()}
         positions = torch.as_tensor(plan.positions).to(self.device)
-        index = picked(self.clients.own(client), positions)
+        index, targets = picked(own, positions), samples.targets(own)
         for t, count in enumerate(plan.counts.tolist()):
             if plan.first[t] and t:
                 state = job.new_epoch(state, given, batches)
             at, here = positions[t, :count], index[t, :count]
             now = {key: value[t] for key, value in draws.items()}
             changes = {key: value[:count] for key, value in now.items() if key.startswith(PREFIX)}
-            batch = self._batch(samples.training_inputs(here, changes), here, now)
+            batch = self._batch(samples.training_inputs(here, changes), picked(targets, at), now)
             seen = {name: Outputs(out.logits[at], out.features[at]) for name, out in cached.items()}
             state = job.step(state, batch, given, seen)
         return job.end(state, given, batches)
 
-    def _batch(self, x: Tensor, index: Tensor, draws: Tree) -> Batch:
-        samples = self.clients.samples
+    def _batch(self, x: Tensor, y: Tensor, draws: Tree) -> Batch:
         if x.dim() == 4 and self.device.type == "cpu":
             x = channels_last(x)
-        return Batch(x, samples.targets(index), torch.ones(len(index), dtype=samples.dtype, device=self.device), draws)
+        return Batch(x, y, torch.ones(len(x), dtype=self.clients.samples.dtype, device=self.device), draws)
 
     def _batches(self, client: int, plan: Plan) -> Batches:
-        own = self.clients.own(client)
-        first = torch.as_tensor(plan.positions[0, : plan.counts[0]]).to(self.device)
-        inputs = self.clients.samples.inputs
-        return lambda whole: (
-            self._batch(inputs(index), index, {}) for index in (torch.split(own, 512) if whole else [own[first]])
-        )
+        own, samples = self.clients.own(client), self.clients.samples
+
+        def batches(whole: bool) -> Iterator[Batch]:
+            first = torch.as_tensor(plan.positions[0, : plan.counts[0]]).to(self.device)
+            for index in torch.split(own, 512) if whole else [own[first]]:
+                yield self._batch(samples.inputs(index), samples.targets(index), {})
+
+        return batches
 
     def _work(self, job: LocalJob, client: int, plan: Plan, trained: bool = True) -> Work:
         """What the tally since the last call amounts to; every step of a round looks equally often at its batch."""
@@ -157,15 +158,17 @@ class Loop:
         if self.device.type != "cpu":
             work = sum(map(one, range(clients)), Work())
             return rows.tree, work
-        waiting = [self._threads.submit(one, k) for k in range(clients)]
+        waiting, work = [self._threads.submit(one, k) for k in range(clients)], Work()
         try:
-            meanwhile()
-            wait(waiting, return_when=FIRST_EXCEPTION)
+            for left, done in zip(reversed(range(clients)), as_completed(waiting), strict=True):
+                work += done.result()
+                if left == min(self.workers, clients) - 1:  # from now on there is a core for us
+                    meanwhile()
         finally:
             for each in waiting:
                 each.cancel()  # those that have not begun, where one has failed
             wait(waiting)
-        return rows.tree, sum((done.result() for done in waiting), Work())
+        return rows.tree, work
 
 
 class Rows:

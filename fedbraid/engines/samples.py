@@ -95,6 +95,8 @@ class Samples:
 
 def picked(rows: Tensor, index: Tensor) -> Tensor:
     """`rows[index]`, by whole rows: on a CPU several times faster than indexing."""
+    if index.dim() == 1:
+        return rows.index_select(0, index)
     return rows.index_select(0, index.flatten()).reshape(*index.shape, *rows.shape[1:])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import toy
 from torch.autograd.functional import hessian as exact
 
 import fedbraid as fb
@@ -21,7 +22,6 @@ from fedbraid.data.dataset import Partition
 from fedbraid.errors import UserError
 from fedbraid.experiment import Given
 from fedbraid.report.plots import png
-from tests.helpers import toy
 
 SIZES = (40, 44, 12, 30)
 

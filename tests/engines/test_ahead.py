@@ -164,4 +164,4 @@ def test_the_loop_keeps_its_threads():
     experiment.advance()
     mine = {t.ident for t in threading.enumerate()}
     advanced(experiment, 1)
-    assert {t.ident for t in threading.enumerate()} == mine
+    assert {t.ident for t in threading.enumerate()} <= mine, "none is new"

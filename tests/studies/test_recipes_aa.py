@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import federation, toy
 
 from fedbraid.config import Config
 from fedbraid.data.dirichlet import dirichlet
@@ -21,7 +22,6 @@ from fedbraid.studies.cells import Cell, cells
 from fedbraid.studies.identity import digest
 from fedbraid.studies.naming import pairs
 from fedbraid.studies.recipe import Recipe
-from tests.helpers import federation, toy
 
 NAMES = [name for name in recipes.names() if name.startswith(("asd-", "fedacd-"))]
 IMAGES = {

@@ -123,7 +123,7 @@ def test_what_clients_send_for_a_global_target_is_masked_anew_each_round(kind):
     world = World()
     experiment, seen = world.federation("disco(target=global)", kind), []
     run = experiment.engine.run
-    experiment.engine.run = lambda job, _: seen.append((job, run(job))) or seen[-1][1]
+    experiment.engine.run = lambda job, meanwhile: seen.append((job, run(job, meanwhile))) or seen[-1][1]
     for _ in range(3):
         experiment.advance()
     probes = [(job, replies.each("disco.masked")) for job, replies in seen if job.kind == "probe"]

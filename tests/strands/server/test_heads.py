@@ -108,7 +108,7 @@ def test_clients_return_the_prototypes_as_they_came(optimizer, beside):
     experiment = world.federation("nh" + beside)
     seen = []
     run = experiment.engine.run
-    experiment.engine.run = lambda job, _: seen.append((job.model, run(job))) or seen[-1][1]
+    experiment.engine.run = lambda job, meanwhile: seen.append((job.model, run(job, meanwhile))) or seen[-1][1]
     advanced(experiment, 3)
     for sent, replies in seen:
         assert torch.equal(replies.each("model")[:, HEAD], sent[HEAD].expand(3, -1))
