@@ -17,6 +17,8 @@ from peers.federation import Federation, fill, load
 from peers.wire import Wire, asked
 
 SEED = 0
+PERIOD = 10**4
+"""Rounds after which cohorts recur here."""
 
 
 class TwoConvolutions(nn.Module):
@@ -64,9 +66,12 @@ def main() -> None:
     def parameters() -> list[Tensor]:
         return list(made.model.layout.views(made.server.w).values())
 
-    made.coming = lambda: made.trainees(made.server.round)  # a visit repeats its round
-    for number in Wire(given.device).rounds(parameters):
-        made.server = replace(made.server, round=number)
+    # a visit repeats its round: the same cohort again, but the next round's plans, as in a run
+    sampled = made._made_cohort
+    made._made_cohort = lambda place: sampled(place % PERIOD)
+    made.coming = lambda: made.trainees(made.server.round + PERIOD)
+    for turn, number in enumerate(Wire(given.device).rounds(parameters)):
+        made.server = replace(made.server, round=number + turn * PERIOD)
         made.advance()
 
 
