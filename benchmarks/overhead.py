@@ -25,7 +25,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import count, islice
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter, process_time, thread_time
@@ -106,7 +105,7 @@ def timed(made: Experiment) -> tuple[float, float]:
     return perf_counter() - began, process_time() - busy
 
 
-def in_the_loop(made: Experiment, _: int) -> Round:
+def in_the_loop(made: Experiment) -> Round:
     watch = Stopwatch()
     with (
         replaced(Loop, "_train_one", watch.around("client", Loop._train_one)),
@@ -119,7 +118,7 @@ def in_the_loop(made: Experiment, _: int) -> Round:
     return Round(wall, clients, overhead, busy - watch.busy("client"), clients - watch.slowest("step"))
 
 
-def compiled(made: Experiment, number: int) -> Round:
+def compiled(made: Experiment) -> Round:
     train, alone, alone_cpu = Machine.__call__, 0.0, 0.0
 
     def apart(self: Machine, starts: Any, stops: Any, pointers: Any, meanwhile: Callable[[], None]) -> None:
@@ -129,11 +128,9 @@ def compiled(made: Experiment, number: int) -> Round:
         alone, alone_cpu = alone + perf_counter() - began, alone_cpu + process_time() - busy
         meanwhile()
 
-    following = iter((number, number + 1))
-    made.coming = lambda: made.trainees(next(following))
     start = made.server
     wall, busy = timed(made)
-    made.server = start
+    made.server = start  # plans of this round are gone: they are made again, and the next one's meanwhile
     with replaced(Machine, "__call__", apart):
         timed(made)
     return Round(wall, alone, wall - alone, busy - alone_cpu)
@@ -143,9 +140,8 @@ def measure(part: work.Work, given: argparse.Namespace) -> list[Round]:
     """Rounds that nobody disturbed."""
     made = experiment(work.federation(part, 1), "cpu", "auto")
     one = {"loop": in_the_loop, "compiled": compiled}[made.engine.kind]
-    numbers = count()
-    for number in islice(numbers, WARM_UP):
-        one(made, number)
+    for _ in range(WARM_UP):
+        one(made)
     kept: list[Round] = []
     disturbed = 0
     while len(kept) < given.rounds and (given.patient or disturbed < TRIES):
@@ -153,7 +149,7 @@ def measure(part: work.Work, given: argparse.Namespace) -> list[Round]:
             machine.wait_for_quiet(given.busy)
         before, visit = machine.Moment.now([]), []
         while sum(r.wall for r in visit) < VISIT and len(kept) + len(visit) < given.rounds:
-            visit.append(one(made, next(numbers)))
+            visit.append(one(made))
         quiet = before.others_until(machine.Moment.now([])) <= given.busy
         kept, disturbed = (kept + visit, 0) if quiet else (kept, disturbed + 1)
     return kept

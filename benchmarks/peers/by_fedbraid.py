@@ -17,6 +17,8 @@ from peers.federation import Federation, fill, load
 from peers.wire import Wire, asked
 
 SEED = 0
+PERIOD = 10**4
+"""Rounds after which cohorts recur here."""
 
 
 class TwoConvolutions(nn.Module):
@@ -64,11 +66,14 @@ def main() -> None:
     def parameters() -> list[Tensor]:
         return list(made.model.layout.views(made.server.w).values())
 
-    if given.device == "cpu":
-        made.coming = lambda: made.trainees(made.server.round)  # a visit repeats its round
+    repeats = given.device == "cpu"  # a visit repeats its round: the same cohort again, but the next plans, as in a run
+    if repeats:
+        sampled = made._made_cohort
+        made._made_cohort = lambda place: sampled(place % PERIOD)
+        made.coming = lambda: made.trainees(made.server.round + PERIOD)
     unread = list[Line]()
-    for number in Wire(given.device).rounds(parameters):
-        made.server = replace(made.server, round=number)
+    for turn, number in enumerate(Wire(given.device).rounds(parameters)):
+        made.server = replace(made.server, round=number + turn * PERIOD * repeats)
         unread.append(made.launch())
         while len(unread) > (given.device == "cuda"):  # lines of the log are read a round late there, as in a run
             unread.pop(0)()
