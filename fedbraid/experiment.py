@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from fedbraid.engines.cpu import keep_freed_memory, one_thread
 from fedbraid.engines.latest import Latest
 from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.memory import free_memory
-from fedbraid.engines.replies import Stacked
+from fedbraid.engines.replies import Answers
 from fedbraid.engines.samples import Clients, Samples, picked
 from fedbraid.engines.transfer import Reading, to_device
 from fedbraid.errors import UserError
@@ -64,7 +64,7 @@ class Given:
 
 Line = Callable[[], dict[str, Any]]
 """What a round's line of the log says. Reading it waits for a GPU, which may be a round behind."""
-Training = Generator[Job, Stacked, Line]
+Training = Generator[Job, Answers, Line]
 """A round without its evaluation: yields jobs for clients, receives their replies."""
 
 
@@ -76,7 +76,7 @@ class Step:
     job: Job | None
     line: Line
 
-    def next(self, replies: Stacked) -> Step:
+    def next(self, replies: Answers) -> Step:
         return _step(self.training, lambda: self.training.send(replies))
 
 
@@ -162,15 +162,17 @@ class Experiment:
         """The next round. Clients are lost while they train, after any probe: who does not come back is not asked."""
         cohort, before = self.cohort(), self.server
         flow = one_round(self.chain, self.optimizer, self.setup, before, cohort, self.config.seed)
-        arriving = self._arriving(self.server.round, len(cohort))
+        arriving = self._arriving(self.server.round, len(cohort)) if self.config.sampling.dropout else None
         down = up = 0
         work = Work()
         job = next(flow)
         while True:
             replies = yield from _arrived(job, arriving)
             down += job.bytes_down
+            came = 0
             if replies is not None:
                 up, work = up + replies.bytes_up, work + replies.work
+                came = len(job.cohort) if replies.came is None else len(replies.came)
             try:
                 job = flow.send(replies)
             except StopIteration as done:
@@ -192,7 +194,7 @@ class Experiment:
             return {
                 "round": place,
                 "clients": len(cohort),
-                "lost": len(cohort) - len(arriving),
+                "lost": len(cohort) - came,
                 "finite": finite,
                 "train_loss": losses / samples if samples else None,
                 "bytes_down": down,
@@ -279,13 +281,13 @@ class Experiment:
         return line
 
 
-def _arrived(job: Job, arriving: np.ndarray) -> Generator[Job, Stacked, Stacked | None]:
-    """The replies of those who come back, or None if nobody does."""
-    if job.kind == "probe" or len(arriving) == len(job.cohort):
+def _arrived(job: Job, arriving: np.ndarray | None) -> Generator[Job, Answers, Answers | None]:
+    """The replies of those who come back (None = who can), or None if nobody does."""
+    if job.kind == "probe" or arriving is None:
         return (yield job)
     if not len(arriving):
         return None
-    return replace((yield job.only(arriving)), came=arriving)
+    return (yield job.only(arriving)).of_those_at(arriving)
 
 
 def build(config: Config, given: Given, directory: Path | None = None, beside: Experiment | None = None) -> Experiment:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbraid.core.round import Job, Server
 from fedbraid.core.strand import Cohort
 from fedbraid.data.dataset import Partition
-from fedbraid.engines.replies import Stacked
+from fedbraid.engines.replies import Answers
 
 NUMBERS = 2**20
 """Parameters, over all clients, that are looked at together: a few megabytes stay in a processor's cache."""
@@ -29,7 +29,7 @@ class Trained:
     before: Server
     after: Server
     asked: Job  # as it was sent to the whole cohort
-    replies: Stacked
+    replies: Answers
 
     @cached_property
     def job(self) -> Job:

@@ -97,7 +97,7 @@ def one_round(
 ) -> Generator[Job, Replies | None, Server]:
     """One round: send, probe if asked, train, weigh, average, step.
 
-    Clients that are lost while they train count no further; where nobody replies (None) the server stays as it is.
+    Clients that are lost on the way count no further; where nobody replies (None) the server stays as it is.
     """
     lr = optimizer.lr * optimizer.decay**server.round
 
@@ -122,6 +122,9 @@ def one_round(
         replies = yield job
         if replies is None:
             return replace(server, round=server.round + 1)
+        if replies.came is not None:  # who does not answer is not asked to train
+            job = job.only(replies.came)
+            cohort, sent, view = job.cohort, job.sent, replace(view, cohort=job.cohort, sent=job.model)
         sent = dict(sent)
         for s in chain.using("probe"):
             sent[s.name] = s.probed(seen_by(s, replies=replies))

@@ -73,7 +73,7 @@ class Part:
     """Some of a cohort."""
 
     places: np.ndarray  # in the cohort
-    ids: list[int]
+    ids: list[int]  # places among the clients here
     plans: list[Plan]
 
 
@@ -93,12 +93,14 @@ class Local:
     compile_seconds: float = 90.0  # at most, for each library
     precision: Precision = "highest"  # of products on CUDA
     cache_views: bool = True
+    population_mean: float = 0.0  # samples of a client of the population; 0 = everybody is here
+    least_width: int = 0  # of a batch's axis, where clients elsewhere need more than those here
 
     def __post_init__(self) -> None:
         self.bounded = self.chunk > 0
         sizes = self.clients.sizes
-        self.mean_size = float(sizes.mean())
-        self.width = min(self.work.batch or int(sizes.max()), int(sizes.max()))
+        self.mean_size = self.population_mean or float(sizes.mean())
+        self.width = max(min(self.work.batch or int(sizes.max()), int(sizes.max())), self.least_width)
         self._planned: Latest[list[Plan]] = Latest()
         self._cut: Latest[list[Part]] = Latest()
         self._knows: Latest[Given] = Latest()
@@ -115,17 +117,17 @@ class Local:
             return self._run(job, meanwhile)
 
     def _run(self, job: Job, meanwhile: Callable[[], None]) -> Stacked:
-        ids = [int(i) for i in job.cohort.ids]
+        ids = self.clients.places(job.cohort.ids)
         parts = self._parts(job.seed, job.round, ids)
         inbox, work = Inbox(len(ids), math.inf if len(parts) == 1 else self._kept_in_memory()), Work()
         for part in parts:
-            given = self.given(job, self.store.read(part.ids), part)
+            given = self.given(job, self.store.read(self.clients.numbered(part.ids)), part)
             if job.kind == "probe":
                 uploads, done = self._probe(given, part)
             else:
                 uploads, kept, done = self._train(given, part, meanwhile if part is parts[-1] else nothing)
                 if kept:
-                    self.store.write(part.ids, kept)
+                    self.store.write(self.clients.numbered(part.ids), kept)
             inbox.add(part.places, uploads)
             work += done
         return inbox.replies(work, self.frozen if job.kind == "train" else 0)
@@ -139,7 +141,7 @@ class Local:
         """Plan a round that comes next, while the present one goes on."""
         if not len(ids):
             return
-        parts = self._parts(seed, round, ids)
+        parts = self._parts(seed, round, self.clients.places(ids))
         if len(parts) == 1:  # of several, each is to have the memory for itself
             self._known(seed, round, parts[0])
             if self.kind != "loop":
@@ -171,7 +173,7 @@ class Local:
             width or self.width,
             seed=seed,
             round=round,
-            client=client,
+            client=self.clients.numbered([client])[0],
             augment=self.clients.samples.augment,
         )
 
@@ -242,11 +244,12 @@ class Local:
 
     def _find_out(self, seed: int, round: int, ids: Sequence[int], plans: Sequence[Plan]) -> Given:
         device, dtype = self.setup.w.device, self.setup.w.dtype
-        here, chance = to_device(np.array(ids), device), self._chance(seed, round, ids)
+        numbers = self.clients.numbered(ids)
+        here, chance = to_device(np.array(ids), device), self._chance(seed, round, numbers)
         sizes = to_device(self.clients.sizes[list(ids)].astype(np.float64), device, dtype)
         secret = stream(seed, "shared secret", round=round).integers(2**62)
         tensors: State = {
-            "id": here,
+            "id": to_device(np.array(numbers), device),
             "label_counts": picked(self.clients.label_counts, here),
             "size": sizes,
             "relative_size": sizes / self.mean_size,
@@ -257,13 +260,13 @@ class Local:
         axes: dict[str, Any] = dict.fromkeys(tensors, 0) | {"secret": None}
         return Given(tensors, axes | {"chance": {s: dict.fromkeys(t, 0) for s, t in chance.items()}})
 
-    def _chance(self, seed: int, round: int, ids: Sequence[int]) -> dict[str, Tree]:
+    def _chance(self, seed: int, round: int, numbers: Sequence[int]) -> dict[str, Tree]:
         """What strands draw once for the round, from each client's own stream."""
         drawn: dict[str, Tree] = {}
         w = self.setup.w
         for strand in self.job.chain.using("draw_once"):
             purpose = f"once/{strand.name}"
-            each = [strand.draw_once(stream(seed, purpose, round=round, client=i), self.setup) for i in ids]
+            each = [strand.draw_once(stream(seed, purpose, round=round, client=i), self.setup) for i in numbers]
             drawn[strand.name] = {
                 key: to_device(np.stack([e[key] for e in each]), w.device, w.dtype) for key in each[0]
             }

@@ -5,16 +5,32 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedbraid.core.local import FOR_THE_LOG, Work
+from fedbraid.core.strand import Replies
 from fedbraid.core.tree import Tree, nbytes
 from fedbraid.engines.transfer import to_device
+
+
+class Answers(Replies, Protocol):
+    """Replies, and what they took."""
+
+    @property
+    def work(self) -> Work: ...
+
+    @property
+    def bytes_up(self) -> int: ...
+
+    def parts(self, key: str) -> Iterator[tuple[Tensor, Tensor]]: ...
+
+    def of_those_at(self, places: np.ndarray) -> Answers: ...
 
 
 class Scratch:
@@ -96,6 +112,10 @@ class Stacked:
         else:
             values = self.uploads[key]
             yield torch.arange(len(values), device=values.device), values
+
+    def of_those_at(self, places: np.ndarray) -> Stacked:
+        """The same, where the job was one for those at `places` of a larger cohort."""
+        return replace(self, came=places if self.came is None else places[self.came])
 
     @property
     def bytes_up(self) -> int:

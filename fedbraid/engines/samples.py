@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -108,6 +109,7 @@ class Clients:
     order: Tensor  # [n] indices into the samples, client by client
     offsets: np.ndarray  # [clients + 1]
     label_counts: Tensor  # [clients, classes]
+    numbers: np.ndarray | None = None  # [clients] theirs in the population; None = everybody is here, in order
 
     @staticmethod
     def of(
@@ -134,6 +136,28 @@ class Clients:
     @cached_property
     def sizes(self) -> np.ndarray:
         return np.diff(self.offsets)
+
+    def only(self, numbers: Sequence[int]) -> Clients:
+        """The clients of these numbers, with no more samples than theirs."""
+        at = self.places(numbers)
+        theirs = torch.cat([self.own(place) for place in at])
+        samples = replace(self.samples, x=picked(self.samples.x, theirs), y=picked(self.samples.y, theirs))
+        order = torch.arange(len(theirs), device=theirs.device)
+        offsets = np.concatenate([[0], np.cumsum(self.sizes[at])])
+        return Clients(samples, order, offsets, self.label_counts[at], np.array(numbers, dtype=np.int64))
+
+    def places(self, numbers: Iterable[int]) -> list[int]:
+        """Where the clients of these numbers are."""
+        return [int(k) for k in numbers] if self.numbers is None else [self._place[int(k)] for k in numbers]
+
+    def numbered(self, places: Iterable[int]) -> list[int]:
+        """The inverse of `places`."""
+        return [int(k) if self.numbers is None else int(self.numbers[k]) for k in places]
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        assert self.numbers is not None
+        return {int(number): place for place, number in enumerate(self.numbers)}
 
     def own(self, client: int) -> Tensor:
         """The indices of one client's samples."""

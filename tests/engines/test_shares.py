@@ -1,0 +1,88 @@
+"""Clients that are spread over several engines train as they do in one; clients that are lost before training."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers import federation
+from jobs import training_job
+
+from fedbraid.core.round import one_round
+from fedbraid.store import ClientStore
+
+CHAINS = ["fedavg", "scaffold(by_size=true)", "mixup", "rfedavg_plus(noise=1.0)", "moon+asd", "fedacd"]
+
+
+def share(experiment, numbers):
+    """An engine that holds the clients of these numbers only."""
+    whole = experiment.engine
+    return replace(
+        whole,
+        clients=whole.clients.only(numbers),
+        store=ClientStore(experiment.store.blank),
+        population_mean=whole.mean_size,
+        least_width=whole.width,
+    )
+
+
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+@pytest.mark.parametrize("method", CHAINS)
+def test_a_share_of_the_clients_trains_as_it_does_among_all(method, kind):
+    experiment = federation(method, engine={"kind": kind}, augment={})
+    experiment.advance()  # states are their own now
+    numbers = [4, 1, 5]
+    here = share(experiment, numbers)
+    here.store.write(numbers, experiment.store.read(numbers)) if experiment.store.blank else None
+    job = training_job(experiment)
+    asked = np.array([1, 4])
+    there = here.run(job.only(asked))
+    whole = experiment.engine.run(job)
+    for key, value in there.uploads.items():
+        torch.testing.assert_close(value, whole.uploads[key][torch.as_tensor(asked)], rtol=1e-9, atol=1e-12)
+    if experiment.store.blank:
+        for strand, tree in here.store.read([1, 4]).items():
+            for name, value in tree.items():
+                expected = experiment.store.read([1, 4])[strand][name]
+                torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_share_holds_no_samples_of_others():
+    experiment = federation()
+    clients = experiment.clients.only([3, 0])
+    assert len(clients.samples) == experiment.clients.sizes[[3, 0]].sum()
+    theirs = clients.samples.x[clients.own(clients.places([0])[0])]
+    assert torch.equal(theirs, experiment.clients.samples.x[experiment.clients.own(0)])
+    assert clients.numbered(clients.places([0, 3])) == [0, 3]
+
+
+@pytest.mark.parametrize("method", ["rfedavg_plus", "disco+rfedavg", "qfair+rfedavg_plus"])
+def test_who_does_not_answer_the_probe_counts_no_further(method):
+    """The round is the one of a cohort without the lost clients, had they not been drawn."""
+    lost, all_there = federation(method), federation(method)
+    came = np.array([0, 2, 3, 5])
+
+    def rounds(experiment, cohort, shrink):
+        flow = one_round(
+            experiment.chain, experiment.optimizer, experiment.setup, experiment.server, cohort, experiment.config.seed
+        )
+        job = next(flow)
+        assert job.kind == "probe"
+        answers = experiment.engine.run(job.only(came) if shrink else job)
+        job = flow.send(answers.of_those_at(came) if shrink else answers)
+        assert job.cohort.ids.tolist() == came.tolist()
+        with pytest.raises(StopIteration) as end:
+            flow.send(experiment.engine.run(job))
+        return end.value.value
+
+    shrunk = rounds(lost, lost.cohort(), shrink=True)
+    small = rounds(all_there, all_there.cohort().only(came), shrink=False)
+    torch.testing.assert_close(shrunk.w, small.w, rtol=1e-12, atol=1e-12)
+
+
+def test_places_compose_when_clients_are_lost_twice():
+    experiment = federation()
+    replies = experiment.engine.run(training_job(experiment).only(np.array([1, 3])))
+    first = replace(replies, came=np.array([0, 2]))  # two of the three who were asked
+    assert first.of_those_at(np.array([0, 2, 5])).came.tolist() == [0, 5]
+    assert replies.of_those_at(np.array([1, 3])).came.tolist() == [1, 3]
