@@ -206,6 +206,9 @@ def check(
 @app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="A minute or two instead of several.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="WORK", help="One workload; may be given many times.")
+    ] = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -215,11 +218,16 @@ def bench(
     single model that trains as many steps on batches that lie ready: the limit of any loop.
     """
     from fedbraid import benchmark
+    from fedbraid.errors import unknown
     from fedbraid.experiment import device_of
 
     where = str(device_of(device or "cpu"))
+    works = {work.name: work for work in benchmark.works(where, quick=quick)}
+    for name in only or ():
+        if name not in works:
+            raise unknown("workload", name, works)
     rows = benchmark.measure(
-        benchmark.works(where, quick=quick),
+        [works[name] for name in only or works],
         device=where,
         repeats=5 if quick else 9,
         note=lambda text: err.print(text, highlight=False),

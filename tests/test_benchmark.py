@@ -70,8 +70,11 @@ def test_the_command_prints_rows_as_json(monkeypatch):
     from fedbraid import benchmark
     from fedbraid.cli import app
 
-    monkeypatch.setattr(benchmark, "works", lambda device, quick: (TINY,))
-    done = CliRunner().invoke(app, ["bench", "--quick", "--json"])
+    monkeypatch.setattr(benchmark, "works", lambda device, quick: (TINY, RAGGED))
+    done = CliRunner().invoke(app, ["bench", "--quick", "--json", "--only", "lenet"])
     rows = json.loads(done.stdout)
     assert {"work", "engine", "samples_per_s", "vs_usual", "vs_limit"} <= rows[0].keys()
     assert {row["work"] for row in rows} == {"lenet"}
+    assert "usual loop: " in done.stderr  # as soon as it is known
+    refused = CliRunner().invoke(app, ["bench", "--only", "lenett"])
+    assert refused.exit_code and "did you mean 'lenet'" in str(refused.exception)

@@ -32,7 +32,7 @@ WARM = 5
 """Bursts of an engine that are not counted; the others have nothing to prepare and do one."""
 AT_LEAST = 3
 BURST = {"cpu": 1, "cuda": 3}
-"""Rounds that are timed as one: a host may be working on the next before a GPU has ended the last."""
+"""Rounds of an engine that are timed as one: a host may be working on the next before a GPU has ended the last."""
 LONG = {"cpu": 30.0, "cuda": 5.0}
 """A contender that has taken so long, in seconds, is not asked again once it has been asked at least so often."""
 
@@ -63,7 +63,10 @@ def measure(
         for work in todo:
             note(f"{work.name}: {work.about} …")
             also = ALSO[kind_of(device)] + ([("auto", {"evaluated": True})] if evaluated else [])
-            rows += _rows(work, _timed(work, usual, limit, ours, also, repeats, device), rate)
+            new = list(_rows(work, _timed(work, usual, limit, ours, also, repeats, device), rate))
+            for row in new:  # so that nothing is lost to somebody who cannot wait for the end
+                note(f"    {row.engine}: {row.samples_per_s:,.0f} samples/s ± {row.spread:.0%}")
+            rows += new
     return rows
 
 
@@ -95,13 +98,13 @@ def _timed(
     times: Times = {name: [] for name in processes}
     spent = dict.fromkeys(processes, 0.0)
     first = {name: WARM if process is ours else 1 for name, process in processes.items()}
-    several = BURST[kind_of(device)]
+    several = {name: BURST[kind_of(device)] if process is ours else 1 for name, process in processes.items()}
     for number in range(WARM + repeats):
         for name, process in processes.items():
             enough = len(times[name]) >= AT_LEAST and spent[name] > LONG[kind_of(device)]
             if enough or number < WARM - first[name]:
                 continue
-            seconds, samples = _ask(process, "rounds", name, number * several, several)
+            seconds, samples = _ask(process, "rounds", name, number * several[name], several[name])
             if number >= WARM:  # the rounds before make programs and warm caches
                 times[name].append(seconds / samples)
                 spent[name] += seconds
