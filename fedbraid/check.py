@@ -260,12 +260,7 @@ def a_job(chain: Chain, kind: str = "stack", *, disturbed: int | None = None) ->
 
 def _permuted(job: Job, order: Sequence[int] | np.ndarray) -> Job:
     at = torch.as_tensor(np.asarray(order))
-    cohort = replace(
-        job.cohort,
-        ids=job.cohort.ids[np.asarray(order)],
-        sizes=job.cohort.sizes[at],
-        label_counts=job.cohort.label_counts[at],
-    )
+    cohort = job.cohort.only(np.asarray(order))
     own = job.model.dim() == 2
     sent = {
         name: PerClient({k: v[at] for k, v in tree.items()}) if isinstance(tree, PerClient) else tree

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fedbraid import data, methods, models, privacy
 from fedbraid.config import Config, Named, optimizer_of
@@ -17,11 +17,13 @@ from fedbraid.experiment import Experiment, Given, build
 from fedbraid.registry import Entry
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
+from fedbraid.rounds import Federation
 from fedbraid.runs import RunDirectory
 from fedbraid.together import Lines, Together, fit
 
 log = logging.getLogger("fedbraid")
 
+Some = TypeVar("Some", bound=Federation)
 OnRound = Callable[[dict[str, Any], Config], None]
 Refused = Callable[[int, UserError], None]
 """Told of a run, by its place, that cannot be made, and why."""
@@ -81,7 +83,9 @@ def finished(
             return
 
 
-def _rounds(group: dict[int, Recording], on_round: OnRound | None, stop: Callable[[], bool]) -> Iterator[int]:
+def _rounds(
+    group: dict[int, Recording[Experiment]], on_round: OnRound | None, stop: Callable[[], bool]
+) -> Iterator[int]:
     """The rounds of runs that go together; the places of those that are over, as soon as they are."""
     places, recordings = list(group), list(group.values())
     lock_step = Together([r.experiment for r in recordings])
@@ -99,14 +103,16 @@ def _rounds(group: dict[int, Recording], on_round: OnRound | None, stop: Callabl
         recordings[k].save()
 
 
-def _groups(requests: Sequence[Request], together: bool, refused: Refused | None) -> Iterator[dict[int, Recording]]:
+def _groups(
+    requests: Sequence[Request], together: bool, refused: Refused | None
+) -> Iterator[dict[int, Recording[Experiment]]]:
     """Runs that go together, by their place in `requests`. Mistakes come before any file: nothing is written yet."""
     alike: dict[str, list[int]] = {}
     for place, request in enumerate(requests):
         alike.setdefault(request.form if together else str(place), []).append(place)
     latest: Experiment | None = None
     for places in alike.values():
-        group: dict[int, Recording] = {}
+        group: dict[int, Recording[Experiment]] = {}
         for place in places:
             try:
                 latest = _built(requests[place], latest)
@@ -137,10 +143,10 @@ def _why_not_with(others: Sequence[Experiment], one: Experiment) -> str | None:
 
 
 @dataclass(eq=False)
-class Recording:
+class Recording(Generic[Some]):
     """A run on its way, and what is written of it."""
 
-    experiment: Experiment
+    experiment: Some
     config: Config  # resolved
     directory: RunDirectory | None
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -201,11 +207,9 @@ class Recording:
         return summary | privacy.report(self.experiment.chain, self.config.rounds)
 
     def result(self) -> Run:
-        experiment, counts = self.experiment, None
-        if experiment.dataset.task == "classification":
-            counts = experiment.clients.label_counts.long().tolist()
         place = self.directory.path if self.directory else None
-        return Run(self.config, self.rounds, self.summary(), counts, experiment.module(), place)
+        experiment = self.experiment
+        return Run(self.config, self.rounds, self.summary(), experiment.label_table, experiment.module(), place)
 
 
 def resolved(experiment: Experiment, given: Given) -> Config:
@@ -218,7 +222,7 @@ def resolved(experiment: Experiment, given: Given) -> Config:
         config,
         strands={s.name: {f.name: getattr(s, f.name) for f in fields(s)} for s in chain},  # type: ignore[arg-type]
         data=replace(config.data, options=data_options),
-        partition=replace(config.partition, options=split_options, clients=len(experiment.partition)),
+        partition=replace(config.partition, options=split_options, clients=experiment.setup.population),
         model=replace(config.model, options=model_options),
         optimizer=replace(config.optimizer, options=asdict(experiment.optimizer)),  # type: ignore[call-overload]
         engine=replace(config.engine, kind=experiment.engine.kind),

@@ -26,8 +26,8 @@ from safetensors.torch import load_file
 from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
 from fedbraid.core.round import Server
 from fedbraid.errors import UserError
-from fedbraid.experiment import Experiment
 from fedbraid.files import flush, save_tensors, write_json, write_text
+from fedbraid.rounds import Federation
 
 CHECKPOINT = "checkpoint.json"
 MEAN = "mean/w", "mean/buffers"
@@ -79,7 +79,7 @@ class RunDirectory:
 
     # --- checkpoints
 
-    def save(self, experiment: Experiment) -> None:
+    def save(self, experiment: Federation) -> None:
         """A checkpoint of everything that the next round depends on."""
         server, number = experiment.server, f"{experiment.server.round:06d}"
         tensors = {"w": server.w, "buffers": server.buffers}
@@ -102,13 +102,13 @@ class RunDirectory:
         experiment.store.commit(clients)
         self._drop_strays(f"server-{number}.safetensors", clients)
 
-    def load(self, experiment: Experiment) -> None:
+    def load(self, experiment: Federation) -> None:
         """Put `experiment` where the last checkpoint left it, and the log with it."""
         saved = self.read(experiment)
         _cut(self.log, saved["log_bytes"])
         self._drop_strays(saved["server"], saved["segments"])
 
-    def read(self, experiment: Experiment) -> dict[str, Any]:
+    def read(self, experiment: Federation) -> dict[str, Any]:
         """Put `experiment` where the last checkpoint left it, or leave it at its beginning; what the checkpoint says.
 
         No file is touched.
@@ -148,7 +148,7 @@ class RunDirectory:
 
     # --- the end
 
-    def finish(self, experiment: Experiment, summary: dict[str, Any]) -> None:
+    def finish(self, experiment: Federation, summary: dict[str, Any]) -> None:
         w, buffers = experiment.deployed()
         model = experiment.model
         save_tensors(self.path / "model.safetensors", model.layout.views(w) | model.buffers.views(buffers))

@@ -13,7 +13,8 @@ from typing import Any
 from fedbraid.core.tree import nbytes
 from fedbraid.engines.joint import Joint
 from fedbraid.engines.memory import free_memory
-from fedbraid.experiment import Experiment, first_step
+from fedbraid.experiment import Experiment
+from fedbraid.rounds import first_step
 
 Lines = Callable[[], dict[int, dict[str, Any]]]
 """Lines of several logs; reading them waits for a GPU, which may be a round behind."""

@@ -21,7 +21,7 @@ def training_job(experiment: Experiment, ids: Sequence[int] | None = None) -> Jo
     cohort = experiment.cohort()
     if ids is not None:
         sizes = torch.as_tensor(experiment.clients.sizes[list(ids)]).to(cohort.sizes)
-        cohort = Cohort(np.array(ids), sizes, experiment.clients.label_counts[list(ids)])
+        cohort = Cohort(np.array(ids), sizes)
     flow = one_round(
         experiment.chain, experiment.optimizer, experiment.setup, experiment.server, cohort, experiment.config.seed
     )
@@ -37,7 +37,7 @@ def uploads(experiment: Experiment, job: Job | None = None) -> dict[str, Tensor]
 def permuted(job: Job, order: Sequence[int]) -> Job:
     """The same job with the clients in another order."""
     at = list(order)
-    cohort = Cohort(job.cohort.ids[at], job.cohort.sizes[at], job.cohort.label_counts[at])
+    cohort = job.cohort.only(np.array(at))
     own: dict[str, Any] = {"model": job.model[at], "buffers": job.buffers[at]} if job.model.dim() == 2 else {}
     sent = {
         name: PerClient({key: value[at] for key, value in tree.items()}) if isinstance(tree, PerClient) else tree

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 import fedbraid as fb
 from fedbraid import models
 from fedbraid.config import from_dict
-from fedbraid.experiment import Experiment, Given, Line, build
+from fedbraid.experiment import Experiment, Given, build
 from fedbraid.models.convolutional import PooledConv2d
+from fedbraid.rounds import Line
 from peers.federation import Federation, fill, load
 from peers.wire import Wire, asked
 

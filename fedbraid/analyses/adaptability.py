@@ -50,7 +50,7 @@ def adaptability(run: Recorded, tau: float = 1 - 1e-5) -> Analysis:
         return {"P": P, "kl": from_identity(P, c.label_counts, tau)}
 
     told = answers(run, round.models, round.buffers, matrix)
-    counts = e.clients.label_counts.cpu().numpy()
+    counts = e.label_counts
     each = risks(class_accuracies(run, round.models, round.buffers), counts)
     metrics, correct = evaluate(e.model, *e.deployed(), e.test)
     handed_out = per_client(metrics["per_class"], correct, e.partition, counts)
@@ -58,11 +58,11 @@ def adaptability(run: Recorded, tau: float = 1 - 1e-5) -> Analysis:
     P = told["P"].cpu().numpy()
 
     def draw(*, theme: Theme) -> Figure:
-        present = (round.cohort.label_counts > 0).sum(1)
-        k = int(present.argmax())
+        present = counts[ids] > 0
+        k = int(present.sum(1).argmax())
         figure = blank(3.0, theme)
         left, right = figure.subplots(1, 2, width_ratios=(1.2, 1))
-        shown = np.where((round.cohort.label_counts[k] > 0).cpu().numpy()[:, None], P[k], np.nan)
+        shown = np.where(present[k][:, None], P[k], np.nan)
         image = dressed(left, theme, grid=False).imshow(shown, cmap=ramp(theme), vmin=0, vmax=1, aspect="auto")
         bar = figure.colorbar(image, ax=left)
         bar.ax.tick_params(colors=theme.muted, labelcolor=theme.ink, labelsize=8)

@@ -39,7 +39,8 @@ def forgetting(run: Recorded) -> Analysis:
     else:
         before = class_accuracies(run, round.received, round.received_buffers)
     after = class_accuracies(run, round.models, round.buffers)
-    shares = round.cohort.label_shares.cpu().numpy().astype(np.float64)
+    counts = run.experiment.label_counts[round.cohort.ids].astype(np.float64)
+    shares = counts / counts.sum(1, keepdims=True)
     change, rare = after - before, shares < 1 / shares.shape[1]
     ids = round.cohort.ids
     clients, classes = np.meshgrid(ids, np.arange(shares.shape[1]), indexing="ij")

@@ -92,9 +92,8 @@ class Recorded:
     @property
     def record(self) -> RunRecord:
         """The run as a report takes it."""
-        e, config, counts = self.experiment, self.config, None
-        if e.dataset.task == "classification":
-            counts = e.clients.label_counts.long().tolist()
+        config = self.config
+        counts = self.experiment.label_table
         return RunRecord(config.method, config.seed, tuple(self.rounds), to_dict(config), counts)
 
     def need_classes(self, analysis: str) -> None:

@@ -5,9 +5,9 @@ It knows nothing of devices, processes or networks. An engine is anything with `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -79,12 +79,6 @@ class Job:
 
 def nothing() -> None:
     """All that there is to do meanwhile."""
-
-
-class Engine(Protocol):
-    """Who trains the clients, and calls `meanwhile` if its host has time while they train."""
-
-    def run(self, job: Job, meanwhile: Callable[[], None] = nothing) -> Replies: ...
 
 
 def begin(chain: Chain, setup: Setup) -> Server:

@@ -50,20 +50,15 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Who takes part in a round, and what the server knows of them."""
+    """Who takes part in a round, and what the server knows of them: never their labels."""
 
     ids: np.ndarray  # [C]
     sizes: Tensor  # [C]
-    label_counts: Tensor  # [C, classes]
 
     def only(self, places: np.ndarray) -> Cohort:
         """Those at `places` of this cohort."""
         at = torch.as_tensor(places, device=self.sizes.device)
-        return Cohort(self.ids[places], self.sizes[at], self.label_counts[at])
-
-    @property
-    def label_shares(self) -> Tensor:
-        return self.label_counts / self.label_counts.sum(1, keepdim=True)
+        return Cohort(self.ids[places], self.sizes[at])
 
     def __len__(self) -> int:
         return len(self.ids)
