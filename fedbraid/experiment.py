@@ -31,7 +31,9 @@ from fedbraid.core.round import Job, Server, begin, one_round
 from fedbraid.core.strand import Cohort, Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
+from fedbraid.engines.cluster import spread
 from fedbraid.engines.cpu import keep_freed_memory, one_thread
+from fedbraid.engines.engine import Engine
 from fedbraid.engines.latest import Latest
 from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.memory import free_memory
@@ -104,13 +106,19 @@ class Experiment:
     setup: Setup
     clients: Clients
     test: Samples
-    engine: Local
+    engine: Engine
     store: ClientStore
     server: Server
     watches: tuple[Watch, ...] = ()  # analyses that put numbers into the log
     finite: bool = True  # whether the model was finite after the round that was read last
     read_at: float = 0.0  # when that was
     _cohort: Latest[Cohort] = field(default_factory=Latest, init=False, repr=False)
+
+    @property
+    def local(self) -> Local:
+        """The engine, where it is one of this machine and somebody wants to look into it."""
+        assert isinstance(self.engine, Local)
+        return self.engine
 
     @property
     def finished(self) -> bool:
@@ -326,8 +334,8 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     with torch.no_grad():
         width = model.predict(w, buffers, clients.samples.inputs(clients.order[:2])).features.shape[-1]
     fixed = (config.sampling.clients or len(partition)) if config.sampling.scheme == "fixed" else None
-    kind = choose(config.engine.kind, model, clients.samples)
-    in_parts = config.engine.chunk or kind != "loop"
+    kind = choose(config.engine.here, model, clients.samples)
+    in_parts = config.engine.chunk or kind != "loop" or config.engine.kind == "ray"
     if "each model" in chain.needs or not in_parts:
         way = "" if in_parts else ", or engine.chunk to a few"
         _check_memory(fixed or max(1, int(config.sampling.rate * len(partition))), w, way)
@@ -361,7 +369,9 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     made = Experiment(
         config, dataset, partition, chain, model, optimizer, setup, clients, test, usual, store, server, looking
     )
-    made.engine = calibration.settled(made, engine)
+    local = made.engine = calibration.settled(made, engine)
+    if config.engine.kind == "ray":
+        made.engine, made.store = spread(local, store, config.engine, beside.engine if beside is not None else None)
     return made
 
 
