@@ -69,12 +69,12 @@ class Seconds:
 
 def settled(experiment: Experiment, made: Callable[[Kind], Local]) -> Local:
     """The engine for this federation, which `made` makes: what the configuration asks for, or the fastest."""
-    config, usual = experiment.config.engine, experiment.engine
-    if config.kind == "compiled":
+    config, usual = experiment.config.engine, experiment.local
+    if config.here == "compiled":
         return _compiled(experiment)
     steps = _steps_in_a_round(experiment) * experiment.config.rounds
     alone = usual.kind == "loop" or experiment.server.w.device.type != "cpu"  # nothing else is sensible
-    if config.kind != "auto" or alone or steps * GUESS < SHORT:
+    if config.here != "auto" or alone or steps * GUESS < SHORT:
         return usual
     seconds = _remembered(experiment) or _tried(experiment, made)
     if seconds.stack is not None and seconds.compiled is None:
@@ -88,8 +88,8 @@ def settled(experiment: Experiment, made: Callable[[Kind], Local]) -> Local:
 
 def _tried(experiment: Experiment, made: Callable[[Kind], Local]) -> Seconds:
     """The loop and the stack: over a whole round where that is quick, else over a few steps of a few clients."""
-    job, work = _first_job(experiment, experiment.engine), experiment.config.local
-    loop, stack = made("loop"), experiment.engine
+    job, work = _first_job(experiment, experiment.local), experiment.config.local
+    loop, stack = made("loop"), experiment.local
     one = _timed(_trial(loop, LocalWork(work.batch, steps=1)), job.only(np.arange(1)))
     if one * len(job.cohort) > PATIENCE:
         return Seconds(one)
@@ -120,16 +120,16 @@ def _compiled(experiment: Experiment) -> Local:
     """The compiled stack, as it was asked for."""
     if experiment.server.w.device.type != "cpu":
         raise UserError("engine.kind=compiled is for CPUs; set engine.device=cpu, or engine.kind=auto")
-    if experiment.engine.kind != "compiled":
+    if experiment.local.kind != "compiled":
         raise UserError("engine.kind=compiled needs a network that can be batched over clients; set engine.kind=auto")
-    trial = _trial(experiment.engine, experiment.engine.work)
+    trial = _trial(experiment.local, experiment.local.work)
     job = _first_job(experiment, trial)
     with one_thread():
         trial.run(job.only(np.arange(1)))
     reason = _why_not(trial)
     if reason:
         raise UserError(f"local training cannot be compiled: {reason}; set engine.kind=auto")
-    return experiment.engine
+    return experiment.local
 
 
 def _why_not(engine: Local) -> str:

@@ -89,10 +89,10 @@ def vectorised_is_loop(chain: Chain) -> None:
 def padding_changes_nothing(chain: Chain) -> None:
     plain = trained(chain, "stack")
     wider = federation(chain, "stack")
-    wider.engine.width += 3
+    wider.local.width += 3
     _close(plain, finished(wider), "padded samples count")
     longer = federation(chain, "stack")
-    longer.engine.stack.align = True
+    longer.local.stack.align = True
     _close(plain, finished(longer), "padded steps count")
     _close(plain, trained(chain, "stack", chunk=1), "clients in the same stack count")
 
@@ -100,18 +100,18 @@ def padding_changes_nothing(chain: Chain) -> None:
 def order_of_clients_changes_nothing(chain: Chain) -> None:
     order = np.array([2, 0, 3, 1])
     job, experiment = a_job(chain)
-    here = experiment.engine.run(job)
+    here = experiment.local.run(job)
     job, experiment = a_job(chain)  # anew: running a job moves clients' states on
-    there = experiment.engine.run(_permuted(job, order))
+    there = experiment.local.run(_permuted(job, order))
     for key, value in here.uploads.items():
         _close(value[torch.as_tensor(order)], there.uploads[key], f"upload {key!r} depends on the order of clients")
 
 
 def a_clients_data_stay_its_own(chain: Chain) -> None:
     job, experiment = a_job(chain)
-    before = experiment.engine.run(job)
+    before = experiment.local.run(job)
     other_job, other = a_job(chain, disturbed=int(job.cohort.ids[1]))
-    after = other.engine.run(replace(job, cohort=other_job.cohort))
+    after = other.local.run(replace(job, cohort=other_job.cohort))
     others = torch.tensor([0, 2, 3])
     for key, value in before.uploads.items():
         _close(value[others], after.uploads[key][others], f"upload {key!r} of one client depends on another's data")
@@ -159,7 +159,7 @@ def default_is_not_fedavg(chain: Chain) -> None:
 
 def hooks_change_nothing_in_place(chain: Chain) -> None:
     job, experiment = a_job(chain, "loop")
-    engine, ids = experiment.engine, [int(i) for i in job.cohort.ids]
+    engine, ids = experiment.local, [int(i) for i in job.cohort.ids]
     plans = engine.plans(job.seed, job.round, ids)
     given = engine.given(job, engine.store.read(ids), Part(np.arange(len(ids)), ids, plans))
     before = [t.clone() for t in leaves(given.tensors)]
@@ -254,7 +254,7 @@ def a_job(chain: Chain, kind: str = "stack", *, disturbed: int | None = None) ->
     )
     job = next(flow)
     if job.kind == "probe":
-        job = flow.send(experiment.engine.run(job))
+        job = flow.send(experiment.local.run(job))
     return job, experiment
 
 

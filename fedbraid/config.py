@@ -97,13 +97,21 @@ class Evaluation:
 class EngineConfig:
     """Where and how clients are trained. None of it changes a result beyond rounding."""
 
-    kind: Literal["auto", "stack", "loop", "compiled"] = "auto"
+    kind: Literal["auto", "stack", "loop", "compiled", "ray"] = "auto"
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = "highest"  # of float32 products on CUDA, in torch's words: high = TF32, medium = bfloat16
     chunk: int = 0  # clients trained at a time at most, which bounds memory; 0 = as many as fit
-    workers: int = 0  # clients trained at once on a CPU, but for the stack; 0 = one per core
+    workers: int = 0  # clients trained at once on a CPU, but for the stack; ray: of the cluster; 0 = one per core
     compile_seconds: float = 90.0  # after which compiling local training is given up
+    address: str = ""  # ray: of the cluster, or auto; nothing = a Ray of its own on this machine
+    gpus_per_worker: float = 0.0  # ray: may be a share of one; 0 = one where there are any and device is not cpu
+    patience: float = 300.0  # ray: seconds that workers are waited for
+
+    @property
+    def here(self) -> Literal["auto", "stack", "loop", "compiled"]:
+        """The kind of engine of one machine, which a cluster's workers use too."""
+        return "auto" if self.kind == "ray" else self.kind
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,11 @@ class Config:
         at_least("engine.workers", self.engine.workers, 0)
         if not 0 <= self.engine.compile_seconds < float("inf"):
             raise UserError(f"engine.compile_seconds must be 0 or more, not {self.engine.compile_seconds}")
+        if not 0 < self.engine.patience < float("inf"):
+            raise UserError(f"engine.patience must be a number of seconds above 0, not {self.engine.patience}")
+        gpus = self.engine.gpus_per_worker
+        if not (0 <= gpus <= 1 or gpus.is_integer()):
+            raise UserError(f"engine.gpus_per_worker is a share of a GPU or a whole number of them, not {gpus}")
         if not 0 <= self.evaluate.target < 1:
             raise UserError(f"evaluate.target is a share such as 0.9, not {self.evaluate.target}")
 

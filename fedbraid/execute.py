@@ -12,6 +12,7 @@ from fedbraid import data, methods, models, privacy
 from fedbraid.config import Config, Named, optimizer_of
 from fedbraid.core.varied import form
 from fedbraid.engines.joint import why_apart
+from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, Given, build
 from fedbraid.registry import Entry
@@ -67,20 +68,31 @@ def finished(
     Once `stop` says so, after a round, what goes on is saved and nothing else is begun. A run that cannot be made ends
     all, unless somebody listens to that: then the others go on.
     """
-    for group in _groups(requests, together, refused):
-        with ExitStack() as all_locks:
-            locks = {place: all_locks.enter_context(ExitStack()) for place in group}
-            for place, recording in group.items():
-                locks[place].enter_context(recording.locked())
-                recording.check(resume)
+    with ExitStack() as engines:
+        for group in _groups(requests, together, refused):
+            engines.pop_all().close()  # of the group before, whose workers this one has now
             for recording in group.values():
-                recording.open()
-            for place in _rounds(group, on_round, stop):
-                run = group[place].result()
-                locks[place].close()  # the directory is the receiver's now
-                yield place, run
-        if stop():
-            return
+                engines.callback(recording.experiment.engine.close)
+            yield from _carried_out(group, resume, on_round, stop)
+            if stop():
+                return
+
+
+def _carried_out(
+    group: dict[int, Recording[Experiment]], resume: bool, on_round: OnRound | None, stop: Callable[[], bool]
+) -> Iterator[tuple[int, Run]]:
+    """Runs that go together, with their places, as soon as they are over."""
+    with ExitStack() as all_locks:
+        locks = {place: all_locks.enter_context(ExitStack()) for place in group}
+        for place, recording in group.items():
+            locks[place].enter_context(recording.locked())
+            recording.check(resume)
+        for recording in group.values():
+            recording.open()
+        for place in _rounds(group, on_round, stop):
+            run = group[place].result()
+            locks[place].close()  # the directory is the receiver's now
+            yield place, run
 
 
 def _rounds(
@@ -139,7 +151,9 @@ def _built(request: Request, beside: Experiment | None) -> Experiment:
 
 
 def _why_not_with(others: Sequence[Experiment], one: Experiment) -> str | None:
-    return why_apart(others[0].engine, one.engine) or (None if fit([*others, one]) else "there is too little memory")
+    if not isinstance(one.engine, Local):
+        return "its clients are elsewhere"
+    return why_apart(others[0].local, one.local) or (None if fit([*others, one]) else "there is too little memory")
 
 
 @dataclass(eq=False)

@@ -25,6 +25,7 @@ from fedbraid.core.round import begin
 from fedbraid.core.strand import Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
+from fedbraid.engines.cluster import spread
 from fedbraid.engines.cpu import keep_freed_memory
 from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.memory import free_memory
@@ -58,11 +59,16 @@ class Given:
 class Experiment(Federation):
     """A federation whose clients' data are all here."""
 
-    engine: Local
     dataset: Dataset
     partition: Partition
     clients: Clients
     test: Samples
+
+    @property
+    def local(self) -> Local:
+        """The engine, where it is one of this machine and somebody wants to look into it."""
+        assert isinstance(self.engine, Local)
+        return self.engine
 
     @property
     def sizes(self) -> np.ndarray:
@@ -128,8 +134,8 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     samples = there.clients.samples if there is not None and plain else None
     clients = Clients.of(dataset, partition, dtype, device, config.augment, samples)
     setup = setup_of(config, model, dataset, clients, len(partition))
-    kind = choose(config.engine.kind, model, clients.samples)
-    in_parts = config.engine.chunk or kind != "loop"
+    kind = choose(config.engine.here, model, clients.samples)
+    in_parts = config.engine.chunk or kind != "loop" or config.engine.kind == "ray"
     if "each model" in chain.needs or not in_parts:
         way = "" if in_parts else ", or engine.chunk to a few"
         _check_memory(setup.cohort or max(1, int(config.sampling.rate * len(partition))), setup.w, way)
@@ -159,7 +165,9 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     made = Experiment(
         config, chain, model, optimizer, setup, usual, store, server, dataset, partition, clients, test, watches=looking
     )
-    made.engine = calibration.settled(made, engine)
+    local = made.engine = calibration.settled(made, engine)
+    if config.engine.kind == "ray":
+        made.engine, made.store = spread(local, store, config.engine, beside.engine if beside is not None else None)
     return made
 
 

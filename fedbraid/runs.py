@@ -30,6 +30,8 @@ from fedbraid.files import flush, save_tensors, write_json, write_text
 from fedbraid.rounds import Federation
 
 CHECKPOINT = "checkpoint.json"
+WHERE = {"engine.workers", "engine.address", "engine.gpus_per_worker", "engine.patience"}
+"""Settings that say who does the work. A run may go on elsewhere."""
 MEAN = "mean/w", "mean/buffers"
 
 
@@ -60,7 +62,7 @@ class RunDirectory:
         mine, theirs = flat(to_dict(self.config())), flat(to_dict(config))
         if mine["engine.kind"] == "auto":  # as it was written before the engine was chosen by trials
             mine["engine.kind"] = theirs["engine.kind"]
-        for key in sorted(mine.keys() | theirs.keys()):
+        for key in sorted((mine.keys() | theirs.keys()) - WHERE):
             if mine.get(key) != theirs.get(key):
                 raise UserError(
                     f"{self.path} was begun with {key} = {mine.get(key)!r}, not {theirs.get(key)!r}; "

@@ -10,8 +10,9 @@ at any instant leaves the last one whole.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +48,19 @@ class Segment:
 
 
 class ClientStore:
-    """What strands keep on clients. `blank` is the state of a client that was never sampled."""
+    """What strands keep on clients. `blank` is the state of a client that was never sampled.
+
+    Several may write to one directory, each with a `mark` of its own in its files' names.
+    """
 
     def __init__(
-        self, blank: State, directory: Path | None = None, *, on_disk: bool = False, unsaved: int = UNSAVED
+        self,
+        blank: State,
+        directory: Path | None = None,
+        *,
+        on_disk: bool = False,
+        unsaved: int = UNSAVED,
+        mark: str = "",
     ) -> None:
         self.blank = {strand: tree for strand, tree in blank.items() if tree}
         self.directory = directory
@@ -60,6 +70,7 @@ class ClientStore:
         self._rows: dict[int, State] = {}  # clients in memory
         self._changed: set[int] = set()  # clients whose newest state is in no file
         self._most = max(1, unsaved // max(1, nbytes(self.blank)))  # of them, where the others are on disk
+        self._early = (f"clients-early-{mark}{number}.safetensors" for number in count())
 
     def __len__(self) -> int:
         """Clients with state of their own."""
@@ -82,8 +93,8 @@ class ClientStore:
             self._rows[client] = grow(kept, lambda t, k=k: t[k].clone())
             self._changed.add(client)
         if self.on_disk and len(self._changed) > self._most:
-            number = next(k for k in range(len(self.segments) + 1) if _early(k) not in self.segments)
-            self._write(_early(number), self._changed)
+            # between checkpoints; what a crash leaves of it is a stray
+            self._write(next(name for name in self._early if name not in self.segments), self._changed)
 
     # --- files
 
@@ -148,13 +159,19 @@ class ClientStore:
         return stale + [name for names in alike.values() if len(names) >= ALIKE for name in names]
 
     def commit(self, segments: Sequence[str]) -> None:
-        """The checkpoint that lists `segments` is durable: forget what it replaces."""
-        for name in self.segments.keys() - set(segments):
+        """The checkpoint that lists `segments` is durable: drop what it replaces."""
+        for name in self.forget(segments):
             self._file(name).unlink(missing_ok=True)
-            del self.segments[name]
 
-    def restore(self, segments: Sequence[str]) -> None:
-        """The state as of a checkpoint."""
+    def forget(self, segments: Sequence[str]) -> set[str]:
+        """Know of no others than `segments`, which have everybody's state; those that are known no longer."""
+        gone = self.segments.keys() - set(segments)
+        for name in gone:
+            del self.segments[name]
+        return gone
+
+    def restore(self, segments: Sequence[str], only: Container[int] | None = None) -> None:
+        """The state as of a checkpoint, or that of some clients only."""
         self._rows.clear()
         self._changed.clear()
         self._place.clear()
@@ -162,16 +179,14 @@ class ClientStore:
         for name in segments:
             with safe_open(self._file(name), framework="pt") as file:
                 clients = file.get_tensor(IDS).tolist()
-            self.segments[name] = Segment(np.array(clients, dtype=np.int64))
-            for row, client in enumerate(clients):
+            rows = [(row, client) for row, client in enumerate(clients) if only is None or client in only]
+            if not rows:
+                continue
+            self.segments[name] = Segment(np.array([client for _, client in rows], dtype=np.int64))
+            for row, client in rows:
                 if client in self._place:
                     self.segments[self._place[client][0]].live -= 1
                 self._place[client] = name, row
-
-
-def _early(number: int) -> str:
-    """The name of a segment that is written between checkpoints; one that a crash leaves is a stray."""
-    return f"clients-early-{number}.safetensors"
 
 
 def _flat(state: State) -> Tree:

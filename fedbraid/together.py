@@ -32,7 +32,7 @@ class Together:
 
     @cached_property
     def joint(self) -> Joint:
-        return Joint([e.engine for e in self.experiments])
+        return Joint([e.local for e in self.experiments])
 
     @property
     def runs_ahead(self) -> bool:

@@ -98,7 +98,7 @@ def task_gradients(run: Recorded, point: Tensor) -> Tensor:
 
 def _replies(run: Recorded, job: Job, chain: Chain, optimizer: Optimizer | None = None) -> Stacked:
     """What clients reply to a job by the run's engine, with another chain and one pass over their data."""
-    engine = run.experiment.engine
+    engine = run.experiment.local
     other = replace(
         engine,
         job=replace(engine.job, chain=chain, optimizer=optimizer or engine.job.optimizer),

@@ -73,7 +73,7 @@ class Recorded:
         """The federation after the last checkpoint. Training its clients changes neither it nor the directory."""
         experiment = build(self._here, self.given, self.directory.states)
         self.directory.read(experiment)
-        experiment.engine.store = Unwritten(experiment.store)
+        experiment.local.store = Unwritten(experiment.store)
         return experiment
 
     @cached_property
@@ -104,10 +104,11 @@ class Recorded:
 
     @property
     def _here(self) -> Config:
-        """The configuration, on the device that was asked for."""
-        if not self.device:
+        """The configuration, on the device that was asked for; one machine is enough for a round."""
+        engine = self.config.engine
+        if not self.device and engine.kind != "ray":
             return self.config
-        return replace(self.config, engine=replace(self.config.engine, device=self.device, kind="auto"))
+        return replace(self.config, engine=replace(engine, device=self.device or engine.device, kind="auto"))
 
 
 def trained(e: Experiment) -> Trained:

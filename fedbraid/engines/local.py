@@ -137,6 +137,9 @@ class Local:
         """Parameters that are not trained."""
         return 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
 
+    def close(self) -> None:
+        """Nothing is held elsewhere."""
+
     def prepare(self, seed: int, round: int, ids: Sequence[int]) -> None:
         """Plan a round that comes next, while the present one goes on."""
         if not len(ids):
