@@ -114,7 +114,9 @@ class GridTransport:
             log.warning("%s: refused: its answer is no letter", name)
             return None
         if len(letter) > self.most:
-            log.warning("%s: refused: its answer has %s bytes, more than %s", name, f"{len(letter):,}", f"{self.most:,}")
+            log.warning(
+                "%s: refused: its answer has %s bytes, more than %s", name, f"{len(letter):,}", f"{self.most:,}"
+            )
             return None
         return letter
 
@@ -160,10 +162,6 @@ def _one_line(text: object) -> str:
     return " ".join(str(text).split())[:300]
 
 
-server = ServerApp()
-
-
-@server.main()
 def serve(grid: Grid, context: Context) -> None:
     """Conduct the run that the file named in the run's configuration describes."""
     from rich.console import Console
@@ -194,6 +192,8 @@ def serve(grid: Grid, context: Context) -> None:
                     own=load_strands(settings.strands),
                 )
             done.report(Path(settings.out))
+            with open(settings.summary, "w", encoding="utf-8") as text:
+                cli_show.summary(Console(file=text, width=100), done, Path(settings.out))
             end = {"error": None}
         except UserError as error:
             end = {"error": str(error)}
@@ -201,7 +201,11 @@ def serve(grid: Grid, context: Context) -> None:
             log.exception("the run failed")
             end = {"error": f"{type(error).__name__}: {_one_line(error)}"}
         finally:
-            write_json(Path(settings.done), end)
+            write_json(settings.done, end)
+
+
+server = ServerApp()
+server.main()(serve)
 
 
 def _log_to(lines: Any) -> None:
@@ -216,10 +220,7 @@ def _log_to(lines: Any) -> None:
 
 # --- the client's side
 
-client = ClientApp()
 
-
-@client.query("letter")
 def answer(message: Message, context: Context) -> Message:
     """Have the node answer. What goes wrong is told in the node's own log: the server gets no word of its insides."""
     settings = NodeSettings.read(str(context.node_config["fedbraid"]))
@@ -234,11 +235,15 @@ def answer(message: Message, context: Context) -> Message:
     return Message(Error(0, "it failed; its own log says why"), reply_to=message)
 
 
-@client.query("name")
 def tell_name(message: Message, context: Context) -> Message:
     """What the node calls itself, for a federation without keys."""
     settings = NodeSettings.read(str(context.node_config["fedbraid"]))
     return Message(RecordDict({"node": ConfigRecord({"name": settings.name})}), reply_to=message)
+
+
+client = ClientApp()
+client.query("letter")(answer)
+client.query("name")(tell_name)
 
 
 def _node(settings: NodeSettings) -> Any:
@@ -269,14 +274,12 @@ class Control:
             context.request.headers["authorization"] = f"Bearer {token}"
             return call_next(context)
 
+        token_bearer: Any = SimpleNamespace(intercept=with_token)
         self._client = ControlHttpClient.from_server_address(
             address,
             insecure=ca is None,
             root_certificates=ca.read_bytes() if ca else None,
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name="fedbraid"),
-                SimpleNamespace(intercept=with_token),  # type: ignore[list-item]
-            ],
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="fedbraid"), token_bearer],
         )
 
     def register(self, name: str, key: bytes) -> None:
@@ -337,6 +340,7 @@ def superlink(guard: Path, arguments: list[str]) -> None:
     import uvicorn
     from flwr.superlink.cli import flower_superlink
 
+    server_of: Any = uvicorn
     settings = GuardSettings.read(guard)
     say = once_a_minute(lambda text: print(text, file=sys.stderr, flush=True))
 
@@ -348,7 +352,7 @@ def superlink(guard: Path, arguments: list[str]) -> None:
             loud_about_tls(config.ssl, say)
         uvicorn.Server(config).run()
 
-    uvicorn.run = run  # type: ignore[assignment]
+    server_of.run = run
     _as("flower-superlink", arguments)
     flower_superlink()
 
@@ -358,9 +362,8 @@ def supernode(arguments: list[str]) -> None:
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 
-    start_client_internal.time = SimpleNamespace(  # type: ignore[assignment]
-        sleep=lambda seconds: sleep(min(seconds, NODE_POLL))
-    )
+    loop: Any = start_client_internal
+    loop.time = SimpleNamespace(sleep=lambda seconds: sleep(min(seconds, NODE_POLL)))
     _as("flower-supernode", arguments)
     flower_supernode()
 
@@ -374,7 +377,7 @@ def superexec(arguments: list[str]) -> None:
 
 
 def clientexec(arguments: list[str]) -> None:
-    """A SuperExec for clients: it starts our ClientApp and nothing else, in processes that have torch loaded already."""
+    """A SuperExec for clients: it starts our ClientApp and nothing else, in processes that need not load torch."""
     from flwr.supercore.constant import TaskType
     from flwr.supercore.superexec.executor import LaunchResult
     from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
@@ -390,7 +393,8 @@ def clientexec(arguments: list[str]) -> None:
         processes.Process(target=work, args=(spec.runtime_api_address, spec.token, os.getpid())).start()
         return LaunchResult.accepted()
 
-    SubprocessExecutor.launch = launch  # type: ignore[method-assign]
+    executor: Any = SubprocessExecutor
+    executor.launch = launch
     superexec(arguments)
 
 

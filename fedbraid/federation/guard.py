@@ -36,6 +36,7 @@ class Guard:
     def __init__(self, app: App, token: str, most: int, names: Mapping[str, str], say: Callable[[str], None]) -> None:
         self.app, self.token, self.most, self.names, self.say = app, token, most, names, say
         self.sent: dict[bytes, int] = {}  # bytes of each key's answer so far
+        self.open = False  # until the server has registered its clients' keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -45,13 +46,15 @@ class Guard:
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, headers = scope["path"], dict(scope["headers"])
+        ours = hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {self.token}".encode())
         if path == PULSE:  # that it answers shows that it is there
+            self.open |= ours
             await _reply(send, 200, "fedbraid")
+        elif path.startswith(FLEET) and not self.open:
+            await _reply(send, 503, "not yet")
         elif path.startswith(FLEET):
             await self._fleet(scope, receive, send)
-        elif path.startswith(CONTROL) and _same(headers.get(b"authorization", b""), f"Bearer {self.token}".encode()):
-            await self.app(scope, receive, send)
-        elif path.startswith(RUNTIME) and _from_here(scope):
+        elif (path.startswith(CONTROL) and ours) or (path.startswith(RUNTIME) and _from_here(scope)):
             await self.app(scope, receive, send)
         else:
             self.say(f"refused: {_peer(scope)} asked for {_printable(path)}, which is for the server's own processes")
@@ -62,8 +65,8 @@ class Guard:
         key = headers.get(KEY, b"")
         size = int(length) if (length := headers.get(b"content-length", b"")).isdigit() else -1
         before = self.sent.get(key, 0) if path == "push-object" else 0
-        if size < 0 or size > PIECE:
-            self.say(f"refused: {_peer(scope)} sent a request of {f'{size:,}' if size >= 0 else 'an unknown number of'} bytes")
+        if not 0 <= size <= PIECE:  # -1 = it does not say
+            self.say(f"refused: {_peer(scope)} sent a request of {size:,} bytes")
             await _reply(send, 413, "the request is too large")
             return
         if before + size > self.most:
@@ -143,10 +146,6 @@ async def _reply(send: Send, status: int, detail: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _same(given: bytes, wanted: bytes) -> bool:
-    return hmac.compare_digest(given, wanted)
 
 
 def _peer(scope: Scope) -> str:

@@ -41,20 +41,18 @@ Say = Callable[[str], None]
 
 def run_node(settings: NodeSettings, address: str, keys: Path | None, say: Say) -> None:
     """Take part until interrupted. `keys` is the client's folder; None = no TLS."""
-    place = Path(settings.log).parent
-    place.mkdir(parents=True, exist_ok=True)
-    place.chmod(0o700)
+    settings.place.mkdir(parents=True, exist_ok=True)
+    settings.place.chmod(0o700)
     for file in () if keys is None else (keys / CA, keys / "node.key"):
         if not file.is_file():
             raise UserError(f"there is no file {file}; --keys is the folder that `fedbraid keys` made for this client")
     children: list[Child] = []
     with terminable(), ended_with_us(children):
-        _join(settings, address, keys, place, children, say)
+        _join(settings, address, keys, children, say)
 
 
-def _join(
-    settings: NodeSettings, address: str, keys: Path | None, place: Path, children: list[Child], say: Say
-) -> None:
+def _join(settings: NodeSettings, address: str, keys: Path | None, children: list[Child], say: Say) -> None:
+    place = settings.place
     secret, ours, port = new_secret(place / "superexec.secret"), settings.write(place / "node.json"), free_port()
     env = environment(place / "home")
     ways = (
@@ -62,7 +60,7 @@ def _join(
         if keys is None
         else [f"--root-certificates={keys / CA}", f"--auth-supernode-private-key={keys / 'node.key'}"]
     )
-    own_log = Tail(Path(settings.log), from_now=True)
+    own_log = Tail(settings.log, from_now=True)
     exec_log = Tail(place / "clientexec.log", from_now=True)
 
     def start_node() -> Child:

@@ -122,9 +122,7 @@ def _make_client(out: Path, name: str) -> Path:
     place = out / name
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    _write(
-        place / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), secret=True
-    )
+    _write(place / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), secret=True)
     _write(place / "node.pub", public + f" {name}\n".encode())
     _write(place / CA, (out / SERVER / CA).read_bytes())
     with open(out / SERVER / "roster", "ab") as roster:

@@ -61,17 +61,20 @@ Say = Callable[[str], None]
 
 def run_server(settings: ServerSettings, address: Address, keys: Path | None, say: Say) -> None:
     """Serve until the run is finished. `keys` is the server's folder; None = no TLS, and names are believed."""
-    place = Path(settings.log).parent
-    place.mkdir(parents=True, exist_ok=True)
-    place.chmod(0o700)
+    settings.place.mkdir(parents=True, exist_ok=True)
+    settings.place.chmod(0o700)
     if keys is not None:
         check_certificate(keys, address)
-        settings = replace(settings, names={member.key.decode(): member.name for member in read_roster(keys / "roster")})
+        settings = replace(
+            settings, names={member.key.decode(): member.name for member in read_roster(keys / "roster")}
+        )
     if not wait_for_port(address.host, address.port, 10):
-        raise UserError(f"something else listens on {address}, or it is no address of this machine; choose another --port")
+        raise UserError(
+            f"something else listens on {address}, or it is no address of this machine; choose another --port"
+        )
     children: list[Child] = []
     with terminable(), ended_with_us(children):
-        _serve(settings, address, keys, place, children, say)
+        _serve(settings, address, keys, children, say)
 
 
 def check_certificate(keys: Path, address: Address) -> None:
@@ -85,16 +88,14 @@ def check_certificate(keys: Path, address: Address) -> None:
         )
 
 
-def _serve(
-    settings: ServerSettings, address: Address, keys: Path | None, place: Path, children: list[Child], say: Say
-) -> None:
+def _serve(settings: ServerSettings, address: Address, keys: Path | None, children: list[Child], say: Say) -> None:
     from fedbraid.federation.flower import Control  # Flower itself, which takes a second
 
+    place = settings.place
     token, ca = secrets.token_hex(32), keys / CA if keys else None
     guard = GuardSettings(token, settings.most, settings.names or {}).write(place / "guard.json")
     secret = new_secret(place / "superexec.secret")
-    done = Path(settings.done)
-    done.unlink(missing_ok=True)
+    settings.done.unlink(missing_ok=True)
     ours = settings.write(place / "server.json")
     env = environment(place / "home")
     ways = (
@@ -140,10 +141,11 @@ def _serve(
     control = Control(address.near, ca, token)
     for key, name in (settings.names or {}).items():
         control.register(name, key.encode())
-    our_log = Tail(Path(settings.log), from_now=True)
+    pulse(address, ca, token)
+    our_log = Tail(settings.log, from_now=True)
     run = control.start_run(ours)
     say(f"serving on {address}; clients: {', '.join(settings.roster)}")
-    follow(done, lambda: control.status(run), [our_log, link_log], children, say)
+    follow(settings.done, lambda: control.status(run), [our_log, link_log], children, say)
 
 
 def new_secret(file: Path) -> Path:
@@ -165,8 +167,8 @@ def _wait_until_guarded(link: Child, address: Address, ca: Path | None) -> None:
     raise UserError(f"Flower's SuperLink did not start; {link.log} ends with:\n{last_lines(link.log)}")
 
 
-def pulse(address: Address, ca: Path | None) -> bool:
-    """Whether the guard answers."""
+def pulse(address: Address, ca: Path | None, token: str = "") -> bool:
+    """Whether the guard answers; with its token it begins to let clients in."""
     host = ANYWHERE.get(address.host, address.host)
     connection = (
         http.client.HTTPConnection(host, address.port, timeout=5)
@@ -176,7 +178,7 @@ def pulse(address: Address, ca: Path | None) -> bool:
         )
     )
     try:
-        connection.request("GET", PULSE)
+        connection.request("GET", PULSE, headers={"authorization": f"Bearer {token}"})
         return b"fedbraid" in connection.getresponse().read()
     finally:
         connection.close()

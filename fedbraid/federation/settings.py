@@ -36,8 +36,6 @@ class ServerSettings(Settings):
     config: dict[str, Any]
     roster: list[str]
     out: str
-    log: str  # where its lines go
-    done: str  # where it says how it ended: {"error": null} or a sentence
     names: dict[str, str] | None = None  # clients by their public keys; None = as they call themselves
     resume: bool = False
     min_clients: int = 0
@@ -47,6 +45,25 @@ class ServerSettings(Settings):
     strands: list[str] = field(default_factory=list)  # file.py:Class
     conduct: str = "fedbraid.federation.server:conduct"
 
+    @property
+    def place(self) -> Path:
+        """Where Flower's processes and ours leave what they have to say."""
+        return Path(self.out) / "flower"
+
+    @property
+    def log(self) -> Path:
+        return self.place / "server.log"
+
+    @property
+    def done(self) -> Path:
+        """How it ended: {"error": null}, or a sentence instead of null."""
+        return self.place / "done.json"
+
+    @property
+    def summary(self) -> Path:
+        """The numbers of the finished run, as they are shown."""
+        return self.place / "summary.txt"
+
 
 @dataclass(frozen=True)
 class NodeSettings(Settings):
@@ -54,11 +71,18 @@ class NodeSettings(Settings):
 
     home: str
     name: str
-    log: str
     data: dict[str, Any] = field(default_factory=dict)  # as the table [data] of a configuration
     data_dir: str | None = None
     strands: list[str] = field(default_factory=list)
     node: str = "fedbraid.federation.node:Node"
+
+    @property
+    def place(self) -> Path:
+        return Path(self.home) / "flower"
+
+    @property
+    def log(self) -> Path:
+        return self.place / "node.log"
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,14 @@ class EchoNode:
 
 
 class Done(SimpleNamespace):
+    """What is shown of a finished run."""
+
+    config = SimpleNamespace(method="fedavg")
+    rounds: tuple[dict, ...] = ()
+    summary = {"metric": "accuracy", "target": 0, "seconds": 1.0, "rounds": 1, "bytes_up": 1, "bytes_down": 1} | dict.fromkeys(
+        ["last", "best", "best_round", "mean_last5", "mean_last10"], 0.5
+    )
+
     def report(self, out):
         (out / "report.html").write_text("done")
 
