@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from fedbraid.cli_analyze import analyze
 from fedbraid.cli_data import data_app
+from fedbraid.cli_federation import join, keys, serve
 from fedbraid.cli_shared import (
     ConfigOption,
     DataDir,
@@ -42,6 +43,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(study_app, name="study")
 app.command()(analyze)
+for command in (keys, serve, join):
+    app.command()(command)
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]

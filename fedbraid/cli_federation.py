@@ -1,0 +1,238 @@
+"""The commands of a real federation: keys for all, the server, and a client."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedbraid.cli_shared import DataDir, Device, Json, Settings, err, interruptible, out, print_json
+from fedbraid.errors import UserError
+
+FLOWER = "1.41."
+"""The versions of flwr that the adapter was written for; its interfaces move."""
+
+PORT = 8000
+
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Without TLS and keys: anyone can listen, and pass for a client.")
+]
+Own = Annotated[
+    list[str] | None,
+    typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
+]
+
+
+def keys(
+    place: Annotated[Path, typer.Argument(metavar="OUT", help="Where the folders are made, one for each party.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name or address under which clients reach the server; may be given many times."),
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option(help="A client's name; may be given many times. The order gives their numbers.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the certificates and keys of a federation, or add clients to one.
+
+    OUT/server is for the server, OUT/NAME for each client: hand them out by a way you trust. OUT/authority signs the
+    server's certificate and stays with you. Nothing is ever overwritten.
+    """
+    _needs_flower()
+    from fedbraid.federation.keys import make_keys
+
+    if not client and not host:
+        raise UserError("name the clients with --client, and the server with --host")
+    made = make_keys(place, host or [], client or [])
+    if as_json:
+        print_json({"folders": [str(folder) for folder in made]})
+        return
+    for folder in made:
+        files = ", ".join(sorted(file.name for file in folder.iterdir()))
+        out.print(f"{folder}: {files}", soft_wrap=True, highlight=False, markup=False)
+
+
+def serve(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file.")] = None,
+    key_folder: Annotated[
+        Path | None, typer.Option("--keys", help="The server's folder that `fedbraid keys` made.")
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option(help="With --insecure: a client's name; may be given many times.")
+    ] = None,
+    clients: Annotated[
+        int, typer.Option(min=0, help="With --insecure: so many clients, called client-0, client-1, …")
+    ] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 = all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = PORT,
+    method: Annotated[str | None, typer.Option("--method", "-m", help="Such as fedprox+disco.")] = None,
+    settings: Settings = None,
+    place: Annotated[
+        Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")
+    ] = False,
+    min_clients: Annotated[
+        int, typer.Option(min=0, help="A round counts with so many answers.", show_default="everybody")
+    ] = 0,
+    seconds: Annotated[float, typer.Option(min=1, help="How long a client has to answer.")] = 600,
+    most: Annotated[int, typer.Option("--max-answer", min=1, help="MB that an answer may have.")] = 1024,
+    device: Device = None,
+    data_dir: DataDir = None,
+    strand: Own = None,
+    insecure: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Be the server of a federation of machines that join it with `fedbraid join`.
+
+    The data set of the configuration is what the server tests on; clients train on their own.
+    """
+    _needs_flower()
+    from fedbraid import api
+    from fedbraid.cli_input import load_strands, resolved
+    from fedbraid.config import to_dict
+    from fedbraid.federation.keys import check_names, read_roster
+    from fedbraid.federation.serving import Address, run_server
+    from fedbraid.federation.settings import ServerSettings
+    from fedbraid.runs import RunDirectory
+
+    _check_security(key_folder, insecure, "server")
+    if key_folder is None:
+        if bool(client) == bool(clients):
+            raise UserError("with --insecure say who the clients are: --client NAME for each, or --clients N")
+        roster = check_names(client or [f"client-{number}" for number in range(clients)])
+    else:
+        if client or clients:
+            raise UserError("the clients are those of the roster in --keys; leave out --client and --clients")
+        roster = tuple(member.name for member in read_roster(key_folder / "roster"))
+    held = RunDirectory(place) if place and resume else None
+    base = held.config() if held and held.started and config is None else None
+    chosen = resolved(config, settings, method=method, device=device, base=base)
+    load_strands(strand)  # a mistake in them is told now
+    where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
+    told = ServerSettings(
+        config=to_dict(chosen),
+        roster=list(roster),
+        out=str(where.resolve()),
+        resume=resume,
+        min_clients=min_clients,
+        seconds=seconds,
+        most=most * 10**6,
+        data_dir=str(data_dir.resolve()) if data_dir else None,
+        strands=_absolute(strand),
+    )
+    if insecure:
+        _warn("without TLS: whoever reaches this port can read what is sent, and take part under any client's name")
+    with interruptible():
+        run_server(told, Address(host, port), key_folder.resolve() if key_folder else None, _say)
+    if as_json:
+        summary = json.loads((where / "summary.json").read_text(encoding="utf-8"))
+        print_json({"directory": str(where), "summary": summary})
+    else:
+        out.print(told.summary.read_text(encoding="utf-8"), end="", soft_wrap=True, highlight=False, markup=False)
+
+
+def join(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the server listens.")],
+    data: Annotated[
+        str,
+        typer.Option(help="This client's own data: a folder of images by class, an .npz file, or a set's name."),
+    ],
+    home: Annotated[Path, typer.Option(help="Where this client keeps what it must not lose; not shared with another.")],
+    key_folder: Annotated[
+        Path | None, typer.Option("--keys", help="The client's folder that `fedbraid keys` made.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="This client's name.", show_default="as its public key says")] = None,
+    settings: Settings = None,
+    data_dir: DataDir = None,
+    strand: Own = None,
+    insecure: Insecure = False,
+) -> None:
+    """Take part in a federation with the data of this machine, until interrupted (Ctrl-C).
+
+    The data stay here. What is sent is what the run's method declares; `fedbraid methods` says what that is. Only the
+    code installed here is run. Settings are those of the data, such as --set data.pixels=64.
+    """
+    _needs_flower()
+    from fedbraid.cli_input import load_strands
+    from fedbraid.federation.joining import run_node
+    from fedbraid.federation.keys import check_name, read_name
+    from fedbraid.federation.settings import NodeSettings
+
+    _check_security(key_folder, insecure, "client")
+    if ":" not in address:
+        raise UserError(f"the server is given as HOST:PORT such as fed.example.org:{PORT}, not {address!r}")
+    if key_folder is not None:
+        called = name or read_name(key_folder / "node.pub")
+    elif name:
+        called = check_name(name)
+        _warn("without TLS: whoever is on the way to the server can read what is sent, or pass for the server")
+    else:
+        raise UserError("with --insecure say who you are: --name hospital-a")
+    load_strands(strand)
+    told = NodeSettings(
+        home=str(home.resolve()),
+        name=called,
+        data=_data(data, settings),
+        data_dir=str(data_dir.resolve()) if data_dir else None,
+        strands=_absolute(strand),
+    )
+    try:
+        run_node(told, address, key_folder.resolve() if key_folder else None, _say)
+    except KeyboardInterrupt:
+        _say(f"{called} has left {address}")
+
+
+def _data(given: str, settings: list[str] | None) -> dict[str, object]:
+    """The table [data] of a client's own data."""
+    from fedbraid.cli_input import resolved
+    from fedbraid.data import find_dataset
+
+    path = Path(given)
+    own = "folder" if path.is_dir() else "npz" if path.suffix == ".npz" else None
+    if own and not path.exists():
+        raise UserError(f"there is no file {given}")
+    wanted = [setting for setting in settings or () if not setting.startswith("data.")]
+    if wanted:
+        raise UserError(f"the server says how to train; only settings of data. can be set here, not {wanted[0]!r}")
+    chosen = resolved(None, settings, data=own or given).data
+    table = dict(chosen.options) | ({"path": str(path.resolve())} if own else {})
+    find_dataset(chosen.name, table)
+    return {"name": chosen.name, **table}
+
+
+def _needs_flower() -> None:
+    try:
+        found = version("flwr")
+    except PackageNotFoundError:
+        raise UserError("a federation needs Flower: pip install 'fedbraid[flower]'") from None
+    if not found.startswith(FLOWER):
+        raise UserError(f"a federation needs Flower {FLOWER}x, not {found}: pip install 'fedbraid[flower]'")
+
+
+def _check_security(keys: Path | None, insecure: bool, party: str) -> None:
+    if keys is None and not insecure:
+        raise UserError(
+            f"give the {party}'s folder that `fedbraid keys` made with --keys, or --insecure to go without TLS and keys"
+        )
+    if keys is not None and insecure:
+        raise UserError("--keys and --insecure exclude each other")
+
+
+def _absolute(strands: list[str] | None) -> list[str]:
+    """file.py:Class with the whole path: Flower's processes run elsewhere."""
+    pairs = [place.rpartition(":") for place in strands or ()]
+    return [f"{Path(file).resolve()}:{name}" for file, _, name in pairs]
+
+
+def _say(line: str) -> None:
+    err.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _warn(text: str) -> None:
+    err.print(f"[bold red]INSECURE[/] {text}", soft_wrap=True, highlight=False)

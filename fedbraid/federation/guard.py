@@ -1,0 +1,167 @@
+"""What stands before Flower's SuperLink, which has one port for everything and asks nobody who is starting a run.
+
+Anyone who reaches that port could register a key or have the server and every client run code of theirs. So clients
+get no further than the Fleet interface, where Flower checks their keys; the rest is for the server's own processes.
+Refusals are one line each.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import ssl
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from ipaddress import ip_address
+from time import monotonic
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+FLEET, CONTROL, RUNTIME, PULSE = "/v1/fleet/", "/v1/control/", "/v1/runtime/", "/fedbraid"
+PIECE = 64 * 2**20
+"""Bytes of one request at most. Flower cuts what it sends into pieces of 5 MiB."""
+
+KEY = b"flwr-public-key"
+QUIET = 60.0
+"""Seconds in which the same refusal is not told again."""
+
+
+class Guard:
+    """An ASGI application before another one."""
+
+    def __init__(self, app: App, token: str, most: int, names: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self.app, self.token, self.most, self.names, self.say = app, token, most, names, say
+        self.sent: dict[bytes, int] = {}  # bytes of each key's answer so far
+        self.open = False  # until the server has registered its clients' keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._request(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, headers = scope["path"], dict(scope["headers"])
+        ours = hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {self.token}".encode())
+        if path == PULSE:  # that it answers shows that it is there
+            self.open |= ours
+            await _reply(send, 200, "fedbraid")
+        elif path.startswith(FLEET) and not self.open:
+            await _reply(send, 503, "not yet")
+        elif path.startswith(FLEET):
+            await self._fleet(scope, receive, send)
+        elif (path.startswith(CONTROL) and ours) or (path.startswith(RUNTIME) and _from_here(scope)):
+            await self.app(scope, receive, send)
+        else:
+            self.say(f"refused: {_peer(scope)} asked for {_printable(path)}, which is for the server's own processes")
+            await _reply(send, 403, "refused")
+
+    async def _fleet(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, headers = scope["path"].removeprefix(FLEET), dict(scope["headers"])
+        key = headers.get(KEY, b"")
+        size = int(length) if (length := headers.get(b"content-length", b"")).isdigit() else -1
+        before = self.sent.get(key, 0) if path == "push-object" else 0
+        if not 0 <= size <= PIECE:  # -1 = it does not say
+            self.say(f"refused: {_peer(scope)} sent a request of {size:,} bytes")
+            await _reply(send, 413, "the request is too large")
+            return
+        if before + size > self.most:
+            self.say(f"refused: {self._who(scope, key)} sent an answer of more than {self.most:,} bytes")
+            while (await receive()).get("more_body"):
+                pass  # whoever is cut off in the middle of a request tries again and again
+            await _reply(send, 413, "the answer is too large")
+            return
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                self._note(scope, path, key, before + size, message["status"])
+            await send(message)
+
+        await self.app(scope, receive, watched)
+
+    def _note(self, scope: Scope, path: str, key: bytes, size: int, status: int) -> None:
+        """What Flower made of a request: only what it accepted counts, as anyone can write a key into a header."""
+        if status < 400 and path == "push-messages":
+            self.sent[key] = 0
+        elif status < 400 and path == "push-object":
+            self.sent[key] = size
+        elif status >= 400 and path in ("activate-node", "register-node"):
+            self.say(f"refused: {_peer(scope)} came with a key that is not in the roster")
+
+    def _who(self, scope: Scope, key: bytes) -> str:
+        try:
+            name = self.names.get(b64decode(key, validate=True).decode())
+        except ValueError:
+            name = None
+        return f"{name} at {_peer(scope)}" if name else _peer(scope)
+
+
+def once_a_minute(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say`, but for what was said shortly before."""
+    said: dict[str, float] = {}
+
+    def sometimes(text: str) -> None:
+        now = monotonic()
+        if now - said.get(text, -QUIET) >= QUIET:
+            if len(said) > 1000:  # somebody is playing
+                said.clear()
+            said[text] = now
+            say(text)
+
+    return sometimes
+
+
+def loud_about_tls(context: ssl.SSLContext, say: Callable[[str], None]) -> None:
+    """Have `context` tell of connections that fail to begin."""
+
+    class Loud(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                say(f"refused: a connection that is not TLS as this server speaks it ({explained(error)})")
+                raise
+
+    context.sslobject_class = Loud
+
+
+def explained(error: ssl.SSLError) -> str:
+    reason = error.reason or type(error).__name__
+    return {
+        "HTTP_REQUEST": "it was not encrypted",
+        "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust this server's certificate",
+        "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept this server's certificate",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not accept this server's certificate",
+    }.get(reason, reason.lower().replace("_", " "))
+
+
+async def _reply(send: Send, status: int, detail: str) -> None:
+    body = json.dumps({"detail": detail}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _peer(scope: Scope) -> str:
+    return str((scope.get("client") or ("somebody",))[0])
+
+
+def _from_here(scope: Scope) -> bool:
+    """Whether a connection comes from this machine: over the loopback, or from the address it was made to."""
+    peer = _peer(scope)
+    try:
+        address = ip_address(peer)
+    except ValueError:
+        return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or peer == (scope.get("server") or ("",))[0]
+
+
+def _printable(path: str) -> str:
+    return ascii(path[:80])
