@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import cattrs
 import tomli_w
@@ -18,6 +18,8 @@ from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
 from fedbraid.core.plan import LocalWork
 from fedbraid.engines.precision import Precision
 from fedbraid.errors import UserError, unknown
+
+Kind = TypeVar("Kind")
 
 
 def at_least(key: str, value: int, least: int) -> None:
@@ -184,11 +186,15 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     for key, value in flat(values).items():
         if value is None and "." in key:
             raise UserError(f"{key} is None; leave it out to take its default")
-    nested = {str(key): _gather(str(key), value) for key, value in values.items()}
+    return structured({str(key): _gather(str(key), value) for key, value in values.items()}, Config)
+
+
+def structured(values: Mapping[str, Any], kind: type[Kind], path: str = "") -> Kind:
+    """A frozen dataclass from plain values; the first mistake is told in a sentence, its key with `path` before it."""
     try:
-        return _CONVERTER.structure(nested, Config)
+        return _CONVERTER.structure(values, kind)
     except cattrs.BaseValidationError as error:
-        raise UserError(_sentence(error)) from None
+        raise UserError(_sentence(error, path)) from None
 
 
 def to_dict(config: Config) -> dict[str, Any]:

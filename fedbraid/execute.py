@@ -228,22 +228,30 @@ class Recording(Generic[Some]):
 
 def resolved(experiment: Experiment, given: Given) -> Config:
     """The configuration with every default written out, so that it says how the run was made."""
-    config, chain = experiment.config, experiment.chain
-    data_options = {} if given.data else _options(data.describe(), config.data)
-    split_options = {} if given.partition else _options(data.PARTITIONS, config.partition)
-    model_options = {} if given.model else _options(models.describe(), config.model)
+    config = experiment.config
+    data_options = {} if given.data else options_of(data.describe(), config.data)
+    split_options = {} if given.partition else options_of(data.PARTITIONS, config.partition)
+    model_options = {} if given.model else options_of(models.describe(), config.model)
     return replace(
-        config,
-        strands={s.name: {f.name: getattr(s, f.name) for f in fields(s)} for s in chain},  # type: ignore[arg-type]
+        with_numbers(experiment),
         data=replace(config.data, options=data_options),
         partition=replace(config.partition, options=split_options, clients=experiment.setup.population),
         model=replace(config.model, options=model_options),
-        optimizer=replace(config.optimizer, options=asdict(experiment.optimizer)),  # type: ignore[call-overload]
         engine=replace(config.engine, kind=experiment.engine.kind),
     )
 
 
-def _options(entries: Iterable[Entry[Any]], named: Named) -> dict[str, Any]:
+def with_numbers(federation: Federation) -> Config:
+    """The configuration with every number of the strands and the optimiser."""
+    config = federation.config
+    return replace(
+        config,
+        strands={s.name: {f.name: getattr(s, f.name) for f in fields(s)} for s in federation.chain},  # type: ignore[arg-type]
+        optimizer=replace(config.optimizer, options=asdict(federation.optimizer)),  # type: ignore[call-overload]
+    )
+
+
+def options_of(entries: Iterable[Entry[Any]], named: Named) -> dict[str, Any]:
     """The options of what is named, defaults included; None cannot be written and is the default anyway."""
     entry = next(e for e in entries if e.name == named.name)
     return {key: value for key, value in (entry.options | named.options).items() if value is not None}

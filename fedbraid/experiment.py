@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedbraid import calibration, data, methods, models
 from fedbraid.analyses.catalogue import watches
@@ -137,8 +137,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     kind = choose(config.engine.here, model, clients.samples)
     in_parts = config.engine.chunk or kind != "loop" or config.engine.kind == "ray"
     if "each model" in chain.needs or not in_parts:
-        way = "" if in_parts else ", or engine.chunk to a few"
-        _check_memory(setup.cohort or max(1, int(config.sampling.rate * len(partition))), setup.w, way)
+        check_memory(config, setup, "" if in_parts else ", or engine.chunk to a few")
     store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
     optimizer = optimizer_of(config)
     job = LocalJob(chain, model, optimizer, dataset.task)
@@ -258,8 +257,9 @@ def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -
         )
 
 
-def _check_memory(clients: int, w: Tensor, other_way: str) -> None:
+def check_memory(config: Config, setup: Setup, other_way: str = "") -> None:
     """That every client's model can be in memory at once, where the round ends with that."""
+    w, clients = setup.w, setup.cohort or max(1, int(config.sampling.rate * setup.population))
     needed, free = clients * w.numel() * w.element_size(), free_memory(w.device)
     if needed > free:
         fits = max(1, int(0.5 * free / (w.numel() * w.element_size())))

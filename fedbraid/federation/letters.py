@@ -32,6 +32,10 @@ class Refused(Exception):
     """A letter that is not taken, and why: a sentence about "it"."""
 
 
+class Stranger(Refused):
+    """A letter to a client that has not heard of the run: the server has to say hello first."""
+
+
 @dataclass(frozen=True, eq=False)
 class Letter:
     """What one side tells the other."""
@@ -49,7 +53,10 @@ class Letter:
         return save({key: t.detach().cpu().clone().contiguous() for key, t in self.tensors.items()}, {HEADER: text})
 
     def must_be(self, kind: str, run: str, round: int) -> None:
-        """Refuse a letter of another kind, run or round."""
+        """Refuse a letter of another kind, run or round. A refusal is refused for the reason that it gives."""
+        if self.kind == "refusal":
+            reason = "".join(c if c.isprintable() else " " for c in str(self.told.get("reason"))[:300])
+            raise (Stranger if self.told.get("stranger") is True else Refused)(f"it refused: {reason}")
         if self.kind != kind:
             raise Refused(f"it is a letter of kind {self.kind!r}, not {kind!r}")
         if self.run != run:

@@ -33,6 +33,8 @@ class Network(Entry[nn.Module]):
     takes: Takes
 
 
+FILES = {"vectors"}
+"""Options that name files; the weights that a network begins with depend on them, and nothing else."""
 NUMBERS, IMAGES = Takes("numbers"), Takes("images")
 MODELS = (
     Network("logistic", "logistic regression: one linear layer on the flattened input", logistic, NUMBERS),

@@ -1,0 +1,175 @@
+"""The server's side of a federation, put together from its configuration before anybody is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbraid import data, methods, models
+from fedbraid.analyses.catalogue import watches
+from fedbraid.config import Config, PartitionConfig, optimizer_of, to_dict
+from fedbraid.core.local import LocalJob
+from fedbraid.core.plan import LocalWork
+from fedbraid.core.round import begin, one_round
+from fedbraid.core.strand import Cohort, Setup, Strand
+from fedbraid.core.tree import Tree
+from fedbraid.data.dataset import Partition, check_dataset
+from fedbraid.engines.cpu import one_thread
+from fedbraid.engines.local import Local
+from fedbraid.engines.samples import Clients, Samples
+from fedbraid.errors import UserError
+from fedbraid.evaluation import launch_evaluation
+from fedbraid.execute import options_of, with_numbers
+from fedbraid.experiment import check_fit, check_memory, check_needs, network_of, ready, setup_of
+from fedbraid.federation.facts import BY_CLIENTS, Facts
+from fedbraid.federation.letters import Letter
+from fedbraid.federation.mail import NO_ROUND, Mail
+from fedbraid.federation.pooled import pooled
+from fedbraid.federation.post import Post, nothing_counted
+from fedbraid.federation.register import Register
+from fedbraid.federation.remote import Judge, Patience, Remote
+from fedbraid.federation.transport import Transport
+from fedbraid.rounds import Line
+from fedbraid.store import ClientStore
+
+TOLD = ("method", "rounds", "seed", "strands", "model", "sampling", "local", "optimizer", "augment", "buffers")
+"""Settings that clients are told."""
+
+
+def assembled(
+    config: Config,
+    transport: Transport,
+    register: Register,
+    patience: Patience,
+    states: Path,
+    data_dir: Path | None = None,
+    own: Sequence[type[Strand]] = (),
+) -> Remote:
+    """The federation before its first round, and before anybody is there."""
+    config = replace(config, save=replace(config.save, every=1, clients_on_disk=False))
+    device, dtype = ready(config)
+    chain = methods.parse(config.method, config.strands, own)
+    check_needs(config, chain)
+    dataset = None
+    if config.data.name != BY_CLIENTS:
+        dataset = data.load(config.data.name, data_dir, **config.data.options)
+        check_dataset(dataset)
+    facts = Facts.of(dataset) if dataset else Facts.read(config.data.options)
+    like, population = facts.made_up(), len(register.roster)
+    check_fit(config, chain, like, population)
+    _check_rounds(config, patience, population)
+    model = network_of(config, chain, like)
+    stand_in = Clients.of(like, Partition((np.arange(2),)), dtype, device)
+    setup = setup_of(config, model, like, stand_in, population)
+    check_memory(config, setup)
+    optimizer = optimizer_of(config)
+    job = LocalJob(chain, model, optimizer, like.task)
+    told = _greeting(config, facts, setup)
+    mail = Mail(
+        transport,
+        register,
+        lambda number: Letter("hello", register.run, NO_ROUND, told | {"client": number}, _model(setup)),
+        patience.seconds,
+        patience.pause,
+    )
+    store = ClientStore(nothing_counted(), states)
+    quorum = 0 if "fixed cohort" in chain.needs else patience.min_clients
+    post = Post(mail, due(job, setup, stand_in), model.frozen, store, quorum)
+
+    def by_server(test: Samples) -> Judge:
+        def judged(w: Tensor, buffers: Tensor, round: int) -> Line:
+            scores = launch_evaluation(model, w, buffers, test)
+            return lambda: scores()[0]
+
+        return judged
+
+    def by_clients(w: Tensor, buffers: Tensor, round: int) -> Line:
+        scores = pooled(mail, w, buffers, round)
+        return lambda: scores
+
+    judge = by_server(Samples.of(dataset, dataset.test, dtype, device)) if dataset else by_clients
+    looking = watches(config.analyses)
+    return Remote(
+        config,
+        chain,
+        model,
+        optimizer,
+        setup,
+        post,
+        store,
+        begin(chain, setup),
+        facts,
+        judge,
+        patience,
+        watches=looking,
+    )
+
+
+def due(job: LocalJob, setup: Setup, stand_in: Clients) -> dict[str, Tree]:
+    """What a client uploads, found out on one that is made up: in a probe, and after training."""
+    blank = ClientStore({s.name: s.init_client(setup) for s in job.chain})
+    engine = Local(job, setup, stand_in, LocalWork(batch=0, steps=1), blank, "loop", workers=1)
+    cohort = Cohort(np.zeros(1, dtype=np.int64), torch.as_tensor(stand_in.sizes).to(setup.w))
+    flow = one_round(job.chain, job.optimizer, setup, begin(job.chain, setup), cohort, setup.seed)
+    found: dict[str, Tree] = {}
+    with one_thread():
+        first = next(flow)
+        if job.chain.using("probe"):
+            answers = engine.run(replace(first, kind="probe"))
+            found["probe"] = {key: value[0] for key, value in answers.uploads.items()}
+            first = flow.send(answers) if first.kind == "probe" else first
+        found["train"] = {key: value[0] for key, value in engine.run(first).uploads.items()}
+    if job.model.frozen is not None:
+        found["train"]["model"] = found["train"]["model"][~job.model.frozen]
+    return found
+
+
+def _greeting(config: Config, facts: Facts, setup: Setup) -> dict[str, Any]:
+    """What every client is told first; nothing of it names a file of the server's."""
+    settings = {key: value for key, value in to_dict(config).items() if key in TOLD}
+    settings["model"] = {key: value for key, value in settings["model"].items() if key not in models.FILES}
+    settings["engine"] = {"dtype": config.engine.dtype, "precision": config.engine.precision}
+    return {"settings": settings, "facts": facts.told(), "population": setup.population}
+
+
+def _model(setup: Setup) -> Tree:
+    return {"model": setup.w, "buffers": setup.buffers}
+
+
+def resolved(federation: Remote) -> Config:
+    """The configuration as it is recorded, with every default written out."""
+    config = federation.config
+    named = config.data
+    if named.name != BY_CLIENTS:
+        named = replace(named, options=options_of(data.describe(), named))
+    return replace(
+        with_numbers(federation),
+        data=named,
+        partition=PartitionConfig("roster", clients=federation.setup.population),  # who holds what is theirs to know
+        model=replace(config.model, options=options_of(models.describe(), config.model)),
+        engine=replace(config.engine, kind="auto"),
+    )
+
+
+def _check_rounds(config: Config, patience: Patience, population: int) -> None:
+    """That the server is asked for nothing that only somebody who holds all data can do."""
+    simulated = {"sampling.dropout": config.sampling.dropout, "sampling.late": config.sampling.late}
+    told = {"evaluate.per_client": config.evaluate.per_client, "evaluate.groups": config.evaluate.groups}
+    for key, value in simulated.items():
+        if value:
+            raise UserError(f"{key} plays clients that are lost or late; a federation has real ones, so leave it out")
+    for key, value in told.items():
+        if value:
+            raise UserError(f"{key} needs to know clients' labels, which stay with them; leave it out")
+    for watch in watches(config.analyses):
+        if watch.scored:
+            raise UserError(f"the analysis {watch.name} needs clients' labels, which stay with them; leave it out")
+    most = config.sampling.clients or population
+    if patience.min_clients > most:
+        raise UserError(f"min_clients is {patience.min_clients}, but a round has {most} clients; set at most {most}")

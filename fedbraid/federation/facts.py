@@ -1,0 +1,125 @@
+"""What the samples of a federation are like: all that its server and its clients agree on without showing one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from fedbraid.config import structured
+from fedbraid.core.task import Task
+from fedbraid.data.dataset import Array, Dataset, Split
+from fedbraid.data.ranges import LABEL_RANGES, edges
+from fedbraid.errors import UserError
+
+BY_CLIENTS = "clients"
+"""The name of data of which the server has none: `data.shape`, `data.classes` … then tell what they are like."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Samples without the samples."""
+
+    shape: tuple[int, ...]
+    classes: int = 0  # 0 = as many as there are labels, or 1 for a regression
+    task: Task = "classification"
+    labels: tuple[str, ...] = ()  # the classes' names; () = they go by number
+    tokens: tuple[str, ...] = ()  # of texts: what each number stands for
+    words: int = 0  # of texts whose tokens have no names: how many there are
+    numbers: Literal["", "bytes", "words", "floats"] = ""  # what samples are made of; "" = not said
+    mean: tuple[float, ...] = ()  # what samples are normalised with; () = each client's own
+    std: tuple[float, ...] = ()
+    ranges: tuple[float, ...] = ()  # of a regression: where the ranges of its labels end; () = each client's own
+
+    def __post_init__(self) -> None:
+        if not self.shape or min(self.shape) < 1 or prod(self.shape) > 2**31:
+            raise UserError(f"data.shape is the shape of one sample, such as [1, 28, 28], not {list(self.shape)}")
+        if not self.classes:
+            object.__setattr__(self, "classes", len(self.labels) if self.task == "classification" else 1)
+        if self.classes < (1 if self.task == "regression" else 2) or len(self.labels) not in (0, self.classes):
+            raise UserError("data.classes says how many classes there are, or data.labels what they are called")
+        if not self.tokens and self.words:
+            object.__setattr__(self, "tokens", tuple(map(str, range(self.words))))
+        channels = {len(self.mean), len(self.std)}
+        if len(channels) > 1 or not channels <= {0, 1, self.shape[0]} or min(self.std, default=1) <= 0:
+            raise UserError("data.mean and data.std have one number, or one for each channel; std is above 0")
+        if self.ranges and (len(self.ranges) != LABEL_RANGES - 1 or list(self.ranges) != sorted(self.ranges)):
+            raise UserError(f"data.ranges are {LABEL_RANGES - 1} numbers in order, between the ranges of labels")
+
+    @staticmethod
+    def of(dataset: Dataset) -> Facts:
+        """What is told of the server's own samples, so that clients' are taken alike."""
+        return Facts(
+            shape=dataset.shape,
+            classes=dataset.classes,
+            task=dataset.task,
+            labels=dataset.labels,
+            tokens=dataset.tokens,
+            numbers=_made_of(dataset),
+            mean=tuple(map(float, dataset.mean)),
+            std=tuple(map(float, dataset.std)),
+            ranges=tuple(edges(dataset.train.y).tolist()) if dataset.task == "regression" else (),
+        )
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> Facts:
+        """The inverse of `told`, or a user's own words."""
+        if "shape" not in values:
+            raise UserError(f"data.name={BY_CLIENTS} needs data.shape, the shape of one sample, such as [1, 28, 28]")
+        return structured(values, Facts, "data.")
+
+    def told(self) -> dict[str, Any]:
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    def made_up(self) -> Dataset:
+        """Two samples of zeros: enough to find out what a network and a method make of them."""
+        kind = {"words": np.int64, "bytes": np.uint8}.get("words" if self.tokens else self.numbers, np.float32)
+        y = np.zeros(2, dtype=np.int64 if self.task == "classification" else np.float32)
+        split = Split(np.zeros((2, *self.shape), dtype=kind), y)
+        return self._alike(Dataset("the clients' data", split, split, self.classes, self.task))
+
+    def fitted(self, dataset: Dataset) -> Dataset:
+        """A client's own samples as the federation takes them, or a sentence on why they are not of its kind."""
+        if dataset.shape != self.shape:
+            raise UserError(f"its samples have shape {list(dataset.shape)}, and the federation's {list(self.shape)}")
+        if dataset.task != self.task:
+            raise UserError(f"its data are for {dataset.task}, and the federation learns {self.task}")
+        if dataset.tokens != self.tokens[: len(dataset.tokens)] or bool(dataset.tokens) != bool(self.tokens):
+            raise UserError("its texts are not made of the federation's words, in their order")
+        if self.mean and self.numbers and _made_of(dataset) != self.numbers:
+            raise UserError(f"its samples are made of {_made_of(dataset)}, and the federation's of {self.numbers}")
+        return self._alike(replace(dataset, train=self._named(dataset, "train"), test=self._named(dataset, "test")))
+
+    def _alike(self, dataset: Dataset) -> Dataset:
+        alike = replace(dataset, classes=self.classes, labels=self.labels, tokens=self.tokens)
+        return replace(alike, mean=self.mean, std=self.std) if self.mean else alike
+
+    def _named(self, dataset: Dataset, part: Literal["train", "test"]) -> Split:
+        """A split whose classes are numbered as the federation's are. By name, where they have names."""
+        split: Split = getattr(dataset, part)
+        if self.task == "regression":
+            return split
+        if dataset.labels and not self.labels:
+            raise UserError(f"its classes have names ({_few(dataset.labels)}), and the federation's have none")
+        if dataset.labels:
+            unknown = [label for label in dataset.labels if label not in self.labels]
+            if unknown:
+                raise UserError(f"it has the class {unknown[0]!r}, which the federation ({_few(self.labels)}) has not")
+            return replace(split, y=np.array([self.labels.index(label) for label in dataset.labels])[split.y])
+        if int(split.y.max()) >= self.classes:
+            raise UserError(f"it has class {int(split.y.max())}, and the federation's are 0 to {self.classes - 1}")
+        return split
+
+
+def _made_of(dataset: Dataset) -> Literal["bytes", "words", "floats"]:
+    x: Array = dataset.train.x
+    if dataset.tokens or x.dtype in (np.int16, np.int32, np.int64):
+        return "words"
+    return "bytes" if x.dtype == np.uint8 else "floats"
+
+
+def _few(labels: tuple[str, ...]) -> str:
+    return ", ".join(labels[:3]) + (", …" if len(labels) > 3 else "")

@@ -1,0 +1,277 @@
+"""A client of a federation: what its machine does with a letter.
+
+A `Node` is cheap to make and remembers nothing by itself, so a fresh process may answer every letter. What must last is
+in its home folder (`home`). A client's state moves on only with what the server counted: each question names the letter
+whose answer counted last, and training begins from the state after that one. So an answer that was lost on its way, a
+server that goes on from a checkpoint and a client that is killed at any instant all leave the two of them in step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedbraid import methods
+from fedbraid.config import Config, from_dict, optimizer_of
+from fedbraid.core.local import LocalJob
+from fedbraid.core.model import Model
+from fedbraid.core.round import Job
+from fedbraid.core.strand import Cohort, Setup, Strand
+from fedbraid.core.tree import Tree
+from fedbraid.data.dataset import Dataset, Split
+from fedbraid.data.ranges import LABEL_RANGES, ranges
+from fedbraid.engines.cpu import one_thread
+from fedbraid.engines.local import Local
+from fedbraid.engines.samples import Clients, Samples
+from fedbraid.errors import UserError
+from fedbraid.evaluation import evaluate
+from fedbraid.experiment import network_of, ready, setup_of
+from fedbraid.federation.facts import Facts
+from fedbraid.federation.holding import Held, Holding
+from fedbraid.federation.home import At, Home
+from fedbraid.federation.letters import Letter, Refused, Stranger, check_finite, check_tensors, mark, read
+
+log = logging.getLogger("fedbraid")
+
+MOST = 1 << 31
+"""Bytes of a letter."""
+
+
+class Node:
+    """A client. `data` are its samples, `own` the strands beyond FedBraid's that it knows."""
+
+    def __init__(
+        self,
+        home: Path,
+        name: str,
+        data: Holding,
+        *,
+        own: Sequence[type[Strand]] = (),
+        device: str = "auto",
+        most: int = MOST,
+    ) -> None:
+        self.home, self.name, self.data, self.own, self.device, self.most = home, name, data, own, device, most
+
+    def answer(self, content: bytes) -> bytes:
+        """The answer to a letter. Whatever goes wrong is answered with a refusal and its reason."""
+        run, round = "", -1
+        try:
+            letter = read(content, self.most)
+            run, round = letter.run, letter.round
+            if letter.kind not in self._answers:
+                raise Refused(f"nothing is known of letters of kind {letter.kind[:40]!r}")
+            home = Home(self.home, run)
+            with home.locked():
+                return self._answers[letter.kind](self, home, content, letter)
+        except (Refused, UserError) as no:
+            reason, stranger = str(no), isinstance(no, Stranger)
+        except Exception as error:
+            log.exception("%s could not answer", self.name)
+            reason, stranger = f"it failed with {type(error).__name__}", False
+        log.warning("%s refused a letter: %s", self.name, reason)
+        told = {"to": mark(content), "reason": reason, "stranger": stranger}
+        return Letter("refusal", run, round, told).written()
+
+    def _hello(self, home: Home, content: bytes, letter: Letter) -> bytes:
+        """Finds out whether everything fits before there is anything to do."""
+        desk = self._desk(letter)
+        home.keep_hello(content)
+        told = {"to": mark(content), "samples": int(desk.clients.sizes[0]), "tests": len(desk.held.tests)}
+        return Letter("answer", letter.run, letter.round, told).written()
+
+    def _work(self, home: Home, content: bytes, letter: Letter) -> bytes:
+        """A probe, or training."""
+        at, counted = At(letter.round, mark(content)), At.read(letter.told.get("counted"))
+        saved = home.answer(at)
+        if saved is not None:
+            return saved
+        desk = self._desk(self._greeting(home))
+        question = self._question(home, letter, desk)
+        kept = _Kept(_before(home, counted, desk))
+        with one_thread():
+            replies = desk.engine(letter, kept).run(question)
+        uploads = {key: value[0] for key, value in replies.uploads.items()}
+        if letter.kind == "probe":
+            home.keep_probe(at, content)
+        elif desk.model.frozen is not None:
+            uploads["model"] = uploads["model"][~desk.model.frozen]
+        told = {"to": at.mark, "forward": replies.work.forward, "backward": replies.work.backward}
+        answer = Letter("answer", letter.run, letter.round, told, uploads).written()
+        home.tidy(letter.round, counted)
+        if kept.after:
+            home.keep_state(at, kept.after)  # before the answer leaves
+        home.keep_answer(at, answer)
+        return answer
+
+    def _evaluate(self, home: Home, content: bytes, letter: Letter) -> bytes:
+        """How a model does on the client's own test samples."""
+        desk = self._desk(self._greeting(home))
+        check_tensors(letter.tensors, desk.model_like)
+        if not len(desk.held.tests):
+            raise Refused("it has no test samples")
+        tests = desk.tests()
+        here = {key: value.to(desk.setup.w.device) for key, value in letter.tensors.items()}
+        with one_thread():
+            metrics, correct = evaluate(desk.model, here["model"], here["buffers"], tests)
+        told = {"to": mark(content), "tests": len(tests), "loss": metrics["loss"] * len(tests)}
+        if metrics["accuracy"] is not None:
+            told |= {"hits": int(correct.sum())}
+        return Letter("answer", letter.run, letter.round, told).written()
+
+    _answers: dict[str, Callable[[Node, Home, bytes, Letter], bytes]] = {
+        "hello": _hello,
+        "probe": _work,
+        "train": _work,
+        "evaluate": _evaluate,
+    }
+
+    def _greeting(self, home: Home) -> Letter:
+        """What the server said when it said hello."""
+        content = home.hello()
+        if content is None:
+            raise Stranger("it does not know this run")
+        return read(content, self.most)
+
+    def _desk(self, hello: Letter) -> Desk:
+        """Everything that training needs, from what the server told and what the client holds."""
+        settings, facts = hello.told.get("settings"), hello.told.get("facts")
+        if not isinstance(settings, dict) or not isinstance(facts, dict):
+            raise Refused("it does not say what is to be done")
+        config = from_dict(settings)
+        config = replace(config, engine=replace(config.engine, device=self.device))
+        return _desk(config, Facts.read(facts), hello, self.data.load(), self.own)
+
+    def _question(self, home: Home, letter: Letter, desk: Desk) -> Job:
+        """The job that a letter asks for; what it need not say again is in the probe's letter."""
+        tensors, already = dict(letter.tensors), letter.told.get("already", [])
+        if already:
+            after = At.read(letter.told.get("after"))
+            probe = home.probe(after) if after else None
+            if probe is None:
+                raise Refused("it goes on from a question that was not asked here")
+            before = read(probe, self.most).tensors
+            tensors = {key: t for key, t in before.items() if _belongs(key) in already} | tensors
+        check_finite(tensors)
+        check_tensors({key: tensors[key] for key in desk.model_like if key in tensors}, desk.model_like)
+        device = desk.setup.w.device
+        sent: dict[str, Tree] = {}
+        for key, tensor in tensors.items():
+            if key not in desk.model_like:
+                strand, _, name = key.partition("/")
+                sent.setdefault(strand, {})[name] = tensor.to(device)
+        sizes = torch.as_tensor(desk.clients.sizes).to(desk.setup.w)
+        return Job(
+            kind="probe" if letter.kind == "probe" else "train",
+            round=letter.round,
+            cohort=Cohort(np.array([desk.number]), sizes),
+            model=tensors["model"].to(device),
+            buffers=tensors["buffers"].to(device),
+            sent=dict(sent),
+            lr=letter.number("lr"),
+            seed=letter.count("seed"),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """What a client works with."""
+
+    config: Config
+    held: Held
+    dataset: Dataset  # as the federation takes it
+    clients: Clients  # the one
+    setup: Setup
+    job: LocalJob
+
+    def tests(self) -> Samples:
+        """The client's own test samples."""
+        own, test, samples = self.held.tests, self.dataset.test, self.clients.samples
+        return Samples.of(self.dataset, Split(test.x[own], test.y[own]), samples.dtype, samples.x.device)
+
+    @property
+    def model(self) -> Model:
+        return self.job.model
+
+    @property
+    def number(self) -> int:
+        return self.clients.numbered([0])[0]
+
+    @property
+    def model_like(self) -> Tree:
+        return {"model": self.setup.w, "buffers": self.setup.buffers}
+
+    @property
+    def blank(self) -> dict[str, Tree]:
+        """What strands keep on a client that has not taken part yet."""
+        each = {s.name: s.init_client(self.setup) for s in self.job.chain}
+        return {strand: tree for strand, tree in each.items() if tree}
+
+    def engine(self, letter: Letter, kept: _Kept) -> Local:
+        """One client by itself; what depends on the others is told with each question."""
+        return Local(
+            self.job,
+            self.setup,
+            self.clients,
+            self.config.local,
+            kept,
+            "loop",
+            workers=1,
+            population_mean=letter.number("mean", 1),
+            least_width=letter.count("width", 1),
+        )
+
+
+def _desk(config: Config, facts: Facts, hello: Letter, held: Held, own: Sequence[type[Strand]]) -> Desk:
+    device, dtype = ready(config)
+    chain = methods.parse(config.method, config.strands, own)
+    dataset = facts.fitted(held.dataset)
+    clients = Clients.of(dataset, held.partition, dtype, device, config.augment).only([held.client])
+    if facts.ranges:
+        counts = np.bincount(ranges(clients.samples.labels, np.array(facts.ranges)), minlength=LABEL_RANGES)
+        clients = replace(clients, label_counts=torch.as_tensor(counts)[None].to(clients.label_counts))
+    clients = replace(clients, numbers=np.array([hello.count("client")]))
+    model = network_of(config, chain, dataset)
+    setup = setup_of(config, model, dataset, clients, hello.count("population", 1))
+    check_tensors(hello.tensors, {"model": setup.w, "buffers": setup.buffers})
+    initial = {key: value.to(device) for key, value in hello.tensors.items()}
+    setup = replace(setup, w=initial["model"], buffers=initial["buffers"])
+    return Desk(config, held, dataset, clients, setup, LocalJob(chain, model, optimizer_of(config), dataset.task))
+
+
+def _before(home: Home, counted: At | None, desk: Desk) -> dict[str, Tree]:
+    """What strands keep on the client: as of the letter whose answer counted last."""
+    blank = desk.blank
+    if counted is None or not blank:
+        return blank
+    state = home.state(counted)
+    if state is None:
+        raise Refused(f"what it kept after round {counted.round + 1} is not here any more")
+    due = {f"{strand}/{name}": value for strand, tree in blank.items() for name, value in tree.items()}
+    check_tensors(state, due)
+    device = desk.setup.w.device
+    return {s: {name: state[f"{s}/{name}"].to(device) for name in tree} for s, tree in blank.items()}
+
+
+class _Kept:
+    """The one client's state as an engine asks for it; what it becomes is only noted."""
+
+    def __init__(self, before: dict[str, Tree]) -> None:
+        self.before = before
+        self.after: Tree = {}  # "strand/name"
+
+    def read(self, ids: Sequence[int]) -> dict[str, Tree]:
+        return {s: {name: value[None] for name, value in tree.items()} for s, tree in self.before.items()}
+
+    def write(self, ids: Sequence[int], kept: dict[str, Any]) -> None:
+        self.after = {f"{s}/{name}": value[0] for s, tree in kept.items() for name, value in tree.items()}
+
+
+def _belongs(key: str) -> str:
+    """To what a tensor of a question belongs: the model, or a strand."""
+    return "model" if key in ("model", "buffers") else key.partition("/")[0]

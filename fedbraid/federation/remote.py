@@ -1,0 +1,114 @@
+"""A federation whose clients' data are elsewhere, round by round.
+
+A round that too few clients come back from does not count, and is tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor
+
+from fedbraid.engines.latest import Latest
+from fedbraid.errors import UserError
+from fedbraid.federation.facts import Facts
+from fedbraid.federation.post import Post, TooFew
+from fedbraid.federation.register import Register
+from fedbraid.rounds import Federation, Line
+
+log = logging.getLogger("fedbraid")
+
+Judge = Callable[[Tensor, Tensor, int], Line]
+"""(parameters, buffers, round) -> how good the model is."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """What a server waits for, and for how long."""
+
+    min_clients: int = 0  # in a round, and at the beginning; 0 = everybody
+    seconds: float = 600.0  # for an answer
+    tries: int = 10  # of a round
+    pause: float = 10.0  # seconds between them
+
+    def __post_init__(self) -> None:
+        if self.min_clients < 0 or self.tries < 1 or not self.seconds > 0 or self.pause < 0:
+            raise UserError("min_clients and the pause are at least 0, tries at least 1, and seconds above 0")
+
+
+@dataclass(eq=False)
+class Remote(Federation):
+    """A federation whose clients' data are elsewhere."""
+
+    engine: Post
+    facts: Facts
+    judge: Judge
+    patience: Patience
+
+    @property
+    def register(self) -> Register:
+        return self.engine.mail.register
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return self.register.known_sizes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(json.dumps([self.register.roster, self.facts.told()]).encode())
+        digest.update(self.setup.w.cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def label_table(self) -> None:
+        """Nobody tells the server."""
+
+    def scored(self) -> Line:
+        return self.judge(*self.deployed(), self.server.round)
+
+    def gather(self) -> None:
+        """Wait until enough clients are there and have been greeted."""
+        mail, roster = self.engine.mail, self.register.roster
+        needed = self.patience.min_clients or len(roster)
+        missing: list[str] = []
+        while True:
+            mail.greet_newcomers()
+            before, missing = missing, [name for name in roster if name not in mail.here()]
+            if len(roster) - len(missing) >= needed:
+                break
+            if missing != before:
+                log.info("%d of %d clients are here; waiting for %s", len(roster) - len(missing), needed, _few(missing))
+            time.sleep(min(1.0, self.patience.pause))
+        self.register.begin(self.config.local.batch)
+
+    def launch(self) -> Line:
+        """One round that counts, as often as it takes."""
+        for again in range(self.patience.tries):
+            time.sleep(self.patience.pause if again else 0)
+            self.engine.mail.greet_newcomers()
+            self._cohort = Latest()  # with the sizes of those who have come since
+            try:
+                line = super().launch()
+            except TooFew as few:
+                missing = _few(self.engine.lost)
+                log.warning("round %d does not count: %s; without %s", self.server.round + 1, few, missing)
+                continue
+            more = {"missing": dict(self.engine.lost), "repeated": again}
+            return lambda: line() | more
+        raise UserError(
+            f"round {self.server.round + 1} was tried {self.patience.tries} times without {missing}; "
+            "go on with --resume when they are back, or with fewer --min-clients"
+        )
+
+
+def _few(names: Sequence[str] | Mapping[str, str], most: int = 10) -> str:
+    """Names, and why they are missing where that is known."""
+    words = [f"{n} ({why})" for n, why in names.items()] if isinstance(names, Mapping) else list(names)
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -1,0 +1,53 @@
+"""The server of a federation: the rounds of `fedbraid run`, with clients that are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedbraid.config import Config
+from fedbraid.core.strand import Strand
+from fedbraid.execute import OnRound, Recording
+from fedbraid.federation.assembly import assembled, resolved
+from fedbraid.federation.register import Register
+from fedbraid.federation.remote import Patience
+from fedbraid.federation.transport import Transport
+from fedbraid.results import Run
+from fedbraid.runs import RunDirectory
+
+
+def conduct(
+    config: Config,
+    transport: Transport,
+    roster: Sequence[str],
+    *,
+    out: Path,
+    resume: bool = False,
+    min_clients: int = 0,
+    seconds: float = 600.0,
+    tries: int = 10,
+    pause: float = 10.0,
+    on_round: OnRound | None = None,
+    data_dir: Path | None = None,
+    own: Sequence[type[Strand]] = (),
+) -> Run:
+    """Train a federation whose clients are the names of the roster; a client's number is its place there.
+
+    It begins once `min_clients` of them are there (0 = all), and a round counts if so many of those who were asked
+    answer within `seconds` (0 = all). Otherwise it is tried again after a `pause`, `tries` times in all. `config` names
+    the data that the model is tested on; with `data.name="clients"` the clients test it on their own.
+    """
+    directory = RunDirectory(Path(out))
+    register = Register(directory.path / "federation.json", tuple(roster))
+    patience = Patience(min_clients, seconds, tries, pause)
+    federation = assembled(config, transport, register, patience, directory.states, data_dir, own)
+    recording = Recording(federation, resolved(federation), directory)
+    with recording.locked():
+        recording.check(resume)
+        recording.open()
+        register.open()
+        if not federation.finished:
+            federation.gather()
+        while not federation.finished:
+            recording.note(federation.advance(), on_round)
+        return recording.result()

@@ -1,0 +1,130 @@
+"""A small federation twice: all of it on one machine, and with clients that are reached by letters only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbraid.config import Config, from_dict
+from fedbraid.core.tree import Tree
+from fedbraid.experiment import Experiment, Given, build
+from fedbraid.federation.assembly import assembled
+from fedbraid.federation.holding import Named
+from fedbraid.federation.home import Home
+from fedbraid.federation.node import Node
+from fedbraid.federation.register import Register
+from fedbraid.federation.remote import Patience, Remote
+from fedbraid.federation.transport import InProcess
+
+SIZES = (5, 3, 9, 1, 6)
+"""Clients' training samples; one has a single one."""
+NAMES = tuple(f"clinic-{letter}" for letter in "abcde")
+CLASSES = 3
+SETTINGS: dict[str, Any] = {
+    "rounds": 3,
+    "model": {"name": "mlp", "hidden": [4]},
+    "sampling": {"clients": 3},
+    "local": {"batch": 3, "epochs": 2},
+    "optimizer": {"lr": 0.2, "momentum": 0.3},
+    "engine": {"device": "cpu", "dtype": "float64", "kind": "loop", "workers": 1},
+    "partition": {"name": "natural"},
+}
+
+
+def samples(place: Path, task: str = "classification") -> Path:
+    """An archive of what all clients hold, each sample with its owner, and of test samples; made once."""
+    file = place / f"{task}.npz"
+    if not file.exists():
+        place.mkdir(parents=True, exist_ok=True)
+        rng = np.random.default_rng(1)
+        centres = rng.normal(size=(CLASSES, 3))
+        users, tests = np.repeat(np.arange(len(SIZES)), SIZES), np.repeat(np.arange(len(SIZES)), 4)
+        labels = [np.arange(len(owners)) % CLASSES for owners in (users, tests)]
+        x, x_test = (centres[y] + rng.normal(size=(len(y), 3)) for y in labels)
+        y, y_test = labels if task == "classification" else (x[:, 0] + 1, x_test[:, 0] + 1)
+        np.savez(file, x_train=x, y_train=y, users_train=users, x_test=x_test, y_test=y_test, users_test=tests)
+    return file
+
+
+def configured(method: str, file: Path, **settings: Any) -> Config:
+    data = {"name": "npz", "path": str(file)}
+    if file.stem == "regression":
+        data["task"] = "regression"
+    return from_dict(SETTINGS | {"method": method, "data": data} | settings)
+
+
+def here(config: Config) -> Experiment:
+    """The federation on one machine."""
+    return build(config, Given())
+
+
+def nodes(config: Config, homes: Path, **settings: Any) -> dict[str, Callable[[], Node]]:
+    """The clients, each made anew for every letter."""
+    return {
+        name: partial(Node, homes / name, name, Named(config, part), device="cpu", **settings)
+        for part, name in enumerate(NAMES)
+    }
+
+
+def by_letter(
+    config: Config,
+    place: Path,
+    transport: InProcess | None = None,
+    min_clients: int = 0,
+    tries: int = 3,
+) -> Remote:
+    """The federation by letters, once its clients are there."""
+    transport = transport or InProcess(nodes(config, place / "homes"))
+    patience = Patience(min_clients, seconds=1.0, tries=tries, pause=0.0)
+    register = Register(place / "run" / "federation.json", NAMES)
+    federation = assembled(config, transport, register, patience, place / "run" / "checkpoint")
+    register.open()
+    federation.gather()
+    return federation
+
+
+def held_here(experiment: Experiment) -> dict[str, Tensor]:
+    """Everything that the next round depends on: model, buffers, the server's and every client's state."""
+    return _server(experiment) | {
+        f"client {k}/{s}/{name}": value[0]
+        for k in range(len(NAMES))
+        for s, tree in experiment.store.read([k]).items()
+        for name, value in tree.items()
+    }
+
+
+def held_apart(federation: Remote, homes: Path) -> dict[str, Tensor]:
+    """The same, clients' states from their own disks: those after the letter that the server says counted last."""
+    held = _server(federation)
+    blank = {s.name: s.init_client(federation.setup) for s in federation.chain}
+    for number, name in enumerate(NAMES):
+        counted = federation.engine._counted(np.int64(number))
+        state: Tree | None = {f"{s}/{key}": value for s, tree in blank.items() for key, value in tree.items()}
+        if counted is not None and state:
+            state = Home(homes / name, federation.register.run).state(counted)
+            assert state is not None, f"{name} has lost its state after {counted}"
+        held |= {f"client {number}/{key}": value for key, value in (state or {}).items()}
+    return held
+
+
+def _server(federation: Any) -> dict[str, Tensor]:
+    server = federation.server
+    tensors = {"w": server.w, "buffers": server.buffers, "deployed": federation.deployed()[0]}
+    return tensors | {f"server/{s}/{key}": value for s, tree in server.kept.items() for key, value in tree.items()}
+
+
+def apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """The largest difference between tensors of the same names and shapes."""
+    assert one.keys() == other.keys()
+    assert all(one[key].shape == other[key].shape for key in one)
+    return max(float((one[key] - other[key]).abs().max()) if one[key].numel() else 0.0 for key in one)
+
+
+def finite(held: Mapping[str, Tensor]) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in held.values())
