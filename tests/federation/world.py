@@ -24,7 +24,9 @@ from fedbraid.federation.letters import Letter, read
 from fedbraid.federation.node import Node
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Patience, Remote
+from fedbraid.federation.server import conduct
 from fedbraid.federation.transport import InProcess
+from fedbraid.files import write_bytes
 
 SIZES = (5, 3, 9, 1, 6)
 """Clients' training samples; one has a single one."""
@@ -168,3 +170,16 @@ def happening(config: Config, homes: Path, when: Mapping[tuple[str, int, str], H
 def rewritten(answer: bytes, **changes: Any) -> bytes:
     """The same answer with some of its parts changed."""
     return replace(read(answer, 1 << 30), **changes).written()
+
+
+def conducted(place: Path, method: str, file: Path, **settings: Any) -> None:
+    """The whole federation in this process, resumed where it was left."""
+    config = configured(method, file, **settings)
+    transport = InProcess(nodes(config, place / "homes"))
+    conduct(config, transport, NAMES, out=place / "run", resume=True, seconds=1.0, pause=0.0, min_clients=1)
+
+
+def answered(home: Path, config: Config, part: int, letter: Path) -> None:
+    """A process of a client's that answers one letter, and leaves its answer beside it."""
+    answer = nodes(config, home)[NAMES[part]]().answer(letter.read_bytes())
+    write_bytes(letter.with_suffix(".answer"), answer)
