@@ -19,6 +19,14 @@ BY_CLIENTS = "clients"
 """The name of data of which the server has none: `data.shape`, `data.classes` … then tell what they are like."""
 
 
+class OwnMatter(UserError):
+    """A client's mistake of which the server is told no more than `told`."""
+
+    def __init__(self, sentence: str, told: str) -> None:
+        super().__init__(sentence)
+        self.told = f"{told}; its own log says more"
+
+
 @dataclass(frozen=True)
 class Facts:
     """Samples without the samples."""
@@ -103,11 +111,13 @@ class Facts:
         if self.task == "regression":
             return split
         if dataset.labels and not self.labels:
-            raise UserError(f"its classes have names ({_few(dataset.labels)}), and the federation's have none")
+            names = f"the classes have names ({_few(dataset.labels)}), and the federation's have none"
+            raise OwnMatter(names, "its classes have names, and the federation's have none")
         if dataset.labels:
             unknown = [label for label in dataset.labels if label not in self.labels]
             if unknown:
-                raise UserError(f"it has the class {unknown[0]!r}, which the federation ({_few(self.labels)}) has not")
+                others = f"there is a class {unknown[0]!r}, which the federation ({_few(self.labels)}) has not"
+                raise OwnMatter(others, "it has a class that the federation has not")
             return replace(split, y=np.array([self.labels.index(label) for label in dataset.labels])[split.y])
         if int(split.y.max()) >= self.classes:
             raise UserError(f"it has class {int(split.y.max())}, and the federation's are 0 to {self.classes - 1}")

@@ -32,7 +32,7 @@ from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
 from fedbraid.evaluation import evaluate
 from fedbraid.experiment import network_of, ready, setup_of
-from fedbraid.federation.facts import Facts
+from fedbraid.federation.facts import Facts, OwnMatter
 from fedbraid.federation.holding import Held, Holding
 from fedbraid.federation.home import At, Home
 from fedbraid.federation.letters import Letter, Refused, Stranger, check_finite, check_tensors, mark, read
@@ -58,24 +58,24 @@ class Node:
     ) -> None:
         self.home, self.name, self.data, self.own, self.device, self.most = home, name, data, own, device, most
 
-    def answer(self, content: bytes) -> bytes:
+    def answer(self, letter: bytes) -> bytes:
         """The answer to a letter. Whatever goes wrong is answered with a refusal and its reason."""
-        run, round = "", -1
+        run, round, stranger = "", -1, False
         try:
-            letter = read(content, self.most)
-            run, round = letter.run, letter.round
-            if letter.kind not in self._answers:
-                raise Refused(f"nothing is known of letters of kind {letter.kind[:40]!r}")
+            opened = read(letter, self.most)
+            run, round = opened.run, opened.round
+            if opened.kind not in self._answers:
+                raise Refused(f"nothing is known of letters of kind {opened.kind[:40]!r}")
             home = Home(self.home, run)
             with home.locked():
-                return self._answers[letter.kind](self, home, content, letter)
+                return self._answers[opened.kind](self, home, letter, opened)
         except (Refused, UserError) as no:
-            reason, stranger = str(no), isinstance(no, Stranger)
+            log.warning("%s refused a letter: %s", self.name, no)
+            reason, stranger = no.told if isinstance(no, OwnMatter) else str(no), isinstance(no, Stranger)
         except Exception as error:
-            log.exception("%s could not answer", self.name)
-            reason, stranger = f"it failed with {type(error).__name__}", False
-        log.warning("%s refused a letter: %s", self.name, reason)
-        told = {"to": mark(content), "reason": reason, "stranger": stranger}
+            log.exception("%s could not answer a letter", self.name)
+            reason = f"it failed with {type(error).__name__}; its own log says more"
+        told = {"to": mark(letter), "reason": reason, "stranger": stranger}
         return Letter("refusal", run, round, told).written()
 
     def _hello(self, home: Home, content: bytes, letter: Letter) -> bytes:
@@ -145,7 +145,11 @@ class Node:
             raise Refused("it does not say what is to be done")
         config = from_dict(settings)
         config = replace(config, engine=replace(config.engine, device=self.device))
-        return _desk(config, Facts.read(facts), hello, self.data.load(), self.own)
+        try:
+            held = self.data.load()
+        except UserError as error:
+            raise OwnMatter(str(error), "its data cannot be read") from error
+        return _desk(config, Facts.read(facts), hello, held, self.own)
 
     def _question(self, home: Home, letter: Letter, desk: Desk) -> Job:
         """The job that a letter asks for; what it need not say again is in the probe's letter."""

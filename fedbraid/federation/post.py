@@ -7,7 +7,7 @@ client: a line of the log says who and why, and the round goes on with the other
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -52,7 +52,7 @@ class Post:
         if not job.already:  # the first question of a round
             self.lost, self._probed = {}, {}
         names, here = [self.mail.register.roster[k] for k in job.cohort.ids], self.mail.here()
-        letters = {name: self._question(job, place, name) for place, name in enumerate(names) if name in here}
+        letters = self._questions(job, {name: place for place, name in enumerate(names) if name in here})
         answers, refused = self.mail.ask(letters, job.round, self.due[job.kind], _uploads)
         for name in names:
             if name not in answers:
@@ -75,7 +75,20 @@ class Post:
     def prepare(self, seed: int, round: int, ids: Sequence[int]) -> None:
         """Clients plan for themselves."""
 
-    def _question(self, job: Job, place: int, name: str) -> bytes:
+    def _questions(self, job: Job, places: Mapping[str, int]) -> dict[str, bytes]:
+        """A letter for each client; those who are told the same share it."""
+        own = job.model.dim() == 2 or any(isinstance(tree, PerClient) for tree in job.sent.values())
+        letters: dict[Hashable, bytes] = {}
+        mine: dict[str, bytes] = {}
+        for name, place in places.items():
+            counted, probed = self._counted(job.cohort.ids[place]), self._probed.get(name)
+            key = name if own else (counted, probed)
+            if key not in letters:
+                letters[key] = self._question(job, place, counted, probed)
+            mine[name] = letters[key]
+        return mine
+
+    def _question(self, job: Job, place: int, counted: At | None, probed: At | None) -> bytes:
         """What one client of the cohort is asked, without what it has from the probe."""
         own_model, tensors = job.model.dim() == 2, dict[str, Tensor]()
         if "model" not in job.already:
@@ -85,7 +98,7 @@ class Post:
             if strand not in job.already:
                 own = isinstance(tree, PerClient)
                 tensors |= {f"{strand}/{key}": value[place] if own else value for key, value in tree.items()}
-        register, counted, probed = self.mail.register, self._counted(job.cohort.ids[place]), self._probed.get(name)
+        register = self.mail.register
         told = {
             "lr": job.lr,
             "seed": job.seed,

@@ -84,7 +84,12 @@ class Remote(Federation):
             if len(roster) - len(missing) >= needed:
                 break
             if missing != before:
-                log.info("%d of %d clients are here; waiting for %s", len(roster) - len(missing), needed, _few(missing))
+                others = [name for name in mail.transport.present() if name not in roster]
+                log.info(
+                    "%d of %d clients are here; waiting for %s%s",
+                    *(len(roster) - len(missing), needed, _few(missing)),
+                    f" ({_few(others)}: not on the roster)" if others else "",
+                )
             time.sleep(min(1.0, self.patience.pause))
         self.register.begin(self.config.local.batch)
 

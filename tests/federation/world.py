@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,20 @@ import torch
 from torch import Tensor
 
 from fedbraid.config import Config, from_dict
+from fedbraid.core.round import Job, nothing
 from fedbraid.core.tree import Tree
+from fedbraid.engines.replies import Stacked
 from fedbraid.experiment import Experiment, Given, build
 from fedbraid.federation.assembly import assembled
 from fedbraid.federation.holding import Named
 from fedbraid.federation.home import Home
+from fedbraid.federation.letters import Letter, read
 from fedbraid.federation.node import Node
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Patience, Remote
+from fedbraid.federation.server import conduct
 from fedbraid.federation.transport import InProcess
+from fedbraid.files import write_bytes
 
 SIZES = (5, 3, 9, 1, 6)
 """Clients' training samples; one has a single one."""
@@ -128,3 +134,52 @@ def apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 def finite(held: Mapping[str, Tensor]) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in held.values())
+
+
+# --- what may happen on the way
+
+
+def lacking(experiment: Experiment, lost: Mapping[tuple[int, str], set[int]]) -> Experiment:
+    """The federation on one machine, where the clients of these numbers do not reply in that round to that kind."""
+    real = experiment.engine.run
+
+    def run(job: Job, meanwhile: Callable[[], None] = nothing) -> Stacked:
+        gone = lost.get((job.round, job.kind), set())
+        stay = np.flatnonzero([int(number) not in gone for number in job.cohort.ids])
+        return real(job, meanwhile) if len(stay) == len(job.cohort) else real(job.only(stay)).of_those_at(stay)
+
+    experiment.engine.run = run  # type: ignore[method-assign]
+    return experiment
+
+
+Happening = Callable[[Letter, bytes], bytes | None]
+"""(the question, the answer to it) -> the answer that arrives."""
+
+
+def happening(config: Config, homes: Path, when: Mapping[tuple[str, int, str], Happening]) -> InProcess:
+    """Letters in this process; `when` says what happens to the answer of which client in which round to which kind."""
+
+    def homeward(client: str, letter: bytes, answer: bytes) -> bytes | None:
+        question = read(letter, 1 << 30)
+        happens = when.get((client, question.round, question.kind))
+        return happens(question, answer) if happens else answer
+
+    return InProcess(nodes(config, homes), homeward=homeward)
+
+
+def rewritten(answer: bytes, **changes: Any) -> bytes:
+    """The same answer with some of its parts changed."""
+    return replace(read(answer, 1 << 30), **changes).written()
+
+
+def conducted(place: Path, method: str, file: Path, **settings: Any) -> None:
+    """The whole federation in this process, resumed where it was left."""
+    config = configured(method, file, **settings)
+    transport = InProcess(nodes(config, place / "homes"))
+    conduct(config, transport, NAMES, out=place / "run", resume=True, seconds=1.0, pause=0.0, min_clients=1)
+
+
+def answered(home: Path, config: Config, part: int, letter: Path) -> None:
+    """A process of a client's that answers one letter, and leaves its answer beside it."""
+    answer = nodes(config, home)[NAMES[part]]().answer(letter.read_bytes())
+    write_bytes(letter.with_suffix(".answer"), answer)
