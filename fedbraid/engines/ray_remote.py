@@ -7,6 +7,7 @@ import sysconfig
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,15 @@ class RayRemote:
     """A Ray of our own on this machine (no address), or one that runs already. Connects when it is first used."""
 
     def __init__(self, address: str = "", gpus: float = 0.0, may_use_gpus: bool = True, least: int = 0) -> None:
+        if find_spec("ray") is None:
+            raise UserError("engine.kind=ray needs Ray; install fedbraid[ray]")
         self.address, self.given, self.may_use_gpus, self.least = address, gpus, may_use_gpus, least
 
     @cached_property
     def ray(self) -> Any:
         """The module, connected."""
-        try:
-            import ray
-        except ImportError:
-            raise UserError("engine.kind=ray needs Ray; install fedbraid[ray]") from None
+        import ray
+
         if not ray.is_initialized():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of what will change in Ray one day
