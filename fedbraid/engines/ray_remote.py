@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copyreg
 import sys
 import sysconfig
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.crew import Lost
@@ -81,6 +84,8 @@ class RayRemote:
         return getattr(worker, method).remote(*args)
 
     def put(self, value: Any, own: Sequence[type] = ()) -> Any:
+        for odd in (torch.classes, torch.ops):  # a hook that says `setup.classes` makes pickle think of torch's
+            copyreg.pickle(type(odd), _by_name)
         modules = {sys.modules[kind.__module__] for kind in own if _is_the_users(kind)}
         for module in modules:
             self.ray.cloudpickle.register_pickle_by_value(module)
@@ -119,6 +124,10 @@ def fetched(reference: Any) -> np.ndarray:
 
     made: np.ndarray = ray.get(reference)
     return made
+
+
+def _by_name(module: Any) -> tuple[Callable[[str], Any], tuple[str]]:
+    return import_module, (module.__name__,)
 
 
 def _is_the_users(kind: type) -> bool:
