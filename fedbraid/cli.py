@@ -49,7 +49,13 @@ for command in (keys, serve, join):
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
-Engine = Annotated[str | None, typer.Option(help="auto, stack or loop.", show_default="auto")]
+Engine = Annotated[str | None, typer.Option(help="auto, stack, loop, compiled or ray.", show_default="auto")]
+Address = Annotated[
+    str | None, typer.Option(help="Of a Ray cluster, or auto.", show_default="a Ray of its own on this machine")
+]
+Gpus = Annotated[
+    float | None, typer.Option(help="GPUs of each Ray worker; may be 0.5.", show_default="one, where there are any")
+]
 Own = Annotated[
     list[str] | None,
     typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
@@ -64,6 +70,8 @@ def run(
     place: Out = None,
     resume: Resume = False,
     engine: Engine = None,
+    address: Address = None,
+    gpus_per_worker: Gpus = None,
     device: Device = None,
     data_dir: DataDir = None,
     strand: Own = None,
@@ -76,7 +84,16 @@ def run(
 
     held = RunDirectory(place) if place and resume else None
     base = held.config() if held and held.started and config is None else None
-    chosen = resolved(config, settings, method=method, engine=engine, device=device, base=base)
+    chosen = resolved(
+        config,
+        settings,
+        method=method,
+        engine=engine,
+        device=device,
+        address=address,
+        gpus_per_worker=gpus_per_worker,
+        base=base,
+    )
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
     with interruptible(), cli_show.progress(err, chosen.rounds) as on_round:
         done = api.run(
@@ -102,6 +119,8 @@ def compare(
     place: Out = None,
     resume: Resume = False,
     engine: Engine = None,
+    address: Address = None,
+    gpus_per_worker: Gpus = None,
     device: Device = None,
     data_dir: DataDir = None,
     strand: Own = None,
@@ -117,7 +136,15 @@ def compare(
     from fedbraid.report.headline import caveats, headline
     from fedbraid.report.table import comparison, to_json, to_rich
 
-    chosen = resolved(config, settings, engine=engine, device=device, target=target)
+    chosen = resolved(
+        config,
+        settings,
+        engine=engine,
+        device=device,
+        address=address,
+        gpus_per_worker=gpus_per_worker,
+        target=target,
+    )
     where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
     places = [api.place_of(where, m, seed) for m in method for seed in range(chosen.seed, chosen.seed + seeds)]
     left = sum(not (place / "summary.json").exists() for place in places)

@@ -168,6 +168,8 @@ class Config:
             raise UserError(f"engine.compile_seconds must be 0 or more, not {self.engine.compile_seconds}")
         if not 0 < self.engine.patience < float("inf"):
             raise UserError(f"engine.patience must be a number of seconds above 0, not {self.engine.patience}")
+        if self.engine.kind != "ray" and (self.engine.address or self.engine.gpus_per_worker):
+            raise UserError("engine.address and engine.gpus_per_worker are for engine.kind=ray; add --engine ray")
         gpus = self.engine.gpus_per_worker
         if not (0 <= gpus <= 1 or gpus.is_integer()):
             raise UserError(f"engine.gpus_per_worker is a share of a GPU or a whole number of them, not {gpus}")

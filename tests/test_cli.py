@@ -138,6 +138,7 @@ MISTAKES = [
     (("run", "--set", "optimizer.name=sdg"), "did you mean 'sgd'"),
     (("run", "--engine", "fast"), "engine.kind must be one of"),
     (("run", "--device", "tpu"), "engine.device"),
+    (("run", "--address", "auto"), "add --engine ray"),
     (("run", "nowhere.toml"), "there is no file nowhere.toml"),
     (("run", "--set", "strands.disco.a=0.1"), "not part of"),
     (("run", "--strand", "nowhere.py:X", "--method", "x"), "there is no file"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Literal
@@ -122,7 +123,7 @@ class Cluster:
         asked = self.asked
         if asked is None or not asked.open:
             return
-        if asked.job.kind == "train" and self.store.blank:
+        if self._writes(asked):
             while missing := [share for share in asked.places if share not in asked.kept]:
                 self._everybody_is_done(asked)
                 asked.kept |= self._answers(asked, missing, "kept")
@@ -133,8 +134,22 @@ class Cluster:
         """Workers forget this run, and go unless another one has them too."""
         if not self.closed:
             self.closed = True
+            self._let_finish()
             self._forsake()
+            self.store.close()
             self.crew.leave()
+
+    def _let_finish(self) -> None:
+        """Wait for states that are on their way to files, unless the job is not even done."""
+        asked = self.asked
+        if asked is None or not asked.open or not self._writes(asked) or len(asked.told) < len(asked.places):
+            return
+        for call in [self._ask(share, "kept") for share in asked.places]:
+            with suppress(Lost):
+                self.crew.get(call)
+
+    def _writes(self, asked: Asked) -> bool:
+        return asked.job.kind == "train" and bool(self.store.blank)
 
     # --- what replies ask for
 
@@ -235,11 +250,12 @@ class Cluster:
 
     def _host(self, shares: Iterable[int]) -> None:
         """Everyone of these shares has a worker that holds it."""
-        lacking = [share for share in shares if share not in self.hosts]
-        if lacking:
-            self.crew.wait_for_others(Counter(self.hosts.values()), len(lacking))
-        while missing := [share for share in lacking if share not in self.hosts]:
+        waited = False
+        while missing := [share for share in shares if share not in self.hosts]:  # who fails may have had others
             taken = Counter(self.hosts.values())
+            if not waited:
+                self.crew.wait_for_others(taken, len(missing))
+                waited = True
             self.crew.wait_for_any()
             with self.store.sign() as sign:
                 calls = []

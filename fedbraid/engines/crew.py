@@ -104,8 +104,10 @@ class Crew:
         while self.coming and (left := until - monotonic()) > 0:
             self._welcome(left)
         self._check_any()
+        hosts = {hand.facts.host for hand in self.here if hand.facts}
+        log.info("%d workers on %d machines", len(self.here), len(hosts))
         if self.coming:
-            log.warning("%d of %d workers have not come yet; the run begins without", len(self.coming), self.wanted)
+            log.warning("%d others have not come yet; the run begins without", len(self.coming))
 
     def wait_for_others(self, taken: Counter[Hand], shares: int) -> None:
         """Until there are as many workers without a share as there are `shares` to give, if they come soon."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copyreg
 import sys
 import sysconfig
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.crew import Lost
@@ -22,15 +26,15 @@ class RayRemote:
     """A Ray of our own on this machine (no address), or one that runs already. Connects when it is first used."""
 
     def __init__(self, address: str = "", gpus: float = 0.0, may_use_gpus: bool = True, least: int = 0) -> None:
+        if find_spec("ray") is None:
+            raise UserError("engine.kind=ray needs Ray; install fedbraid[ray]")
         self.address, self.given, self.may_use_gpus, self.least = address, gpus, may_use_gpus, least
 
     @cached_property
     def ray(self) -> Any:
         """The module, connected."""
-        try:
-            import ray
-        except ImportError:
-            raise UserError("engine.kind=ray needs Ray; install fedbraid[ray]") from None
+        import ray
+
         if not ray.is_initialized():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of what will change in Ray one day
@@ -80,6 +84,8 @@ class RayRemote:
         return getattr(worker, method).remote(*args)
 
     def put(self, value: Any, own: Sequence[type] = ()) -> Any:
+        for odd in (torch.classes, torch.ops):  # a hook that says `setup.classes` makes pickle think of torch's
+            copyreg.pickle(type(odd), _by_name)
         modules = {sys.modules[kind.__module__] for kind in own if _is_the_users(kind)}
         for module in modules:
             self.ray.cloudpickle.register_pickle_by_value(module)
@@ -118,6 +124,10 @@ def fetched(reference: Any) -> np.ndarray:
 
     made: np.ndarray = ray.get(reference)
     return made
+
+
+def _by_name(module: Any) -> tuple[Callable[[str], Any], tuple[str]]:
+    return import_module, (module.__name__,)
 
 
 def _is_the_users(kind: type) -> bool:

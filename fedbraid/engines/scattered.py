@@ -22,9 +22,10 @@ class Scattered(ClientStore):
     """What a checkpoint sees of the states; `settle` waits until those of the latest round are in files."""
 
     def __init__(self, blank: State, directory: Path | None = None, *, on_disk: bool = False) -> None:
+        self.close: Callable[[], object] = nothing
         if directory is None and any(blank.values()):
             directory = Path(tempfile.mkdtemp(prefix="fedbraid-states-"))
-            weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+            self.close = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         super().__init__(blank, directory and directory.resolve(), on_disk=on_disk)
         self.order: list[str] = []  # all segments that hold now, oldest first
         self.of_share: dict[int, list[str]] = {}  # those that have a share's clients; of one that is not here: all

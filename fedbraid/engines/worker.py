@@ -33,6 +33,7 @@ class Facts:
 
     host: str
     process: int
+    threads: int
     fedbraid: str
     torch: str
 
@@ -48,7 +49,7 @@ class Worker:
             keep_freed_memory()
 
     def hello(self) -> Facts:
-        return Facts(socket.gethostname(), os.getpid(), __version__, torch.__version__)
+        return Facts(socket.gethostname(), os.getpid(), torch.get_num_threads(), __version__, torch.__version__)
 
     def hold(self, share: str, kit: Kit, held: Held, segments: Sequence[str], mark: str, sign: str) -> list[str]:
         """Take a share, with the states that `segments` have; those of them that count."""
