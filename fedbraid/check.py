@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +24,8 @@ from fedbraid import methods
 from fedbraid.config import Config, from_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.random import stream
-from fedbraid.core.round import Job, one_round
-from fedbraid.core.strand import Strand
+from fedbraid.core.round import Job, Server, one_round
+from fedbraid.core.strand import Replies, Strand
 from fedbraid.core.tree import PerClient, leaves
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.engines.local import Part
@@ -168,12 +168,55 @@ def hooks_change_nothing_in_place(chain: Chain) -> None:
         raise Broken("a hook wrote into a tensor it was given; return a new one")
 
 
+def sums_are_enough(chain: Chain) -> None:
+    hidden = chain.sum_only
+    if not hidden:
+        raise NotApplicable("it declares no uploads of which sums are enough")
+    experiment = federation(chain, "stack")
+    came: set[str] = set()
+    for _ in range(experiment.config.rounds):
+        flow = next_round(experiment)
+        job = next(flow)
+        try:
+            while True:
+                replies = experiment.engine.run(job)
+                came |= replies.uploads.keys()
+                job = flow.send(OnlySums(replies, hidden))
+        except StopIteration as done:
+            experiment.server = done.value
+    if not hidden & came:
+        raise NotApplicable(f"it uploads none of {', '.join(sorted(hidden))}")
+
+
+@dataclass(frozen=True, eq=False)
+class OnlySums:
+    """Replies of which some are to be had only as sums in which every client counts the same."""
+
+    replies: Replies
+    hidden: frozenset[str]
+
+    @property
+    def came(self) -> np.ndarray | None:
+        return self.replies.came
+
+    def each(self, key: str) -> Tensor:
+        if key in self.hidden:
+            raise Broken(f"the server asks for each client's {key!r}, which is said to be used as a sum only")
+        return self.replies.each(key)
+
+    def sum(self, key: str, weights: Tensor) -> Tensor:
+        if key in self.hidden and (weights != weights[0]).any():
+            raise Broken(f"the server sums {key!r}, which is said to be used as a plain sum, with different weights")
+        return self.replies.sum(key, weights)
+
+
 LAWS: dict[str, Callable[[Chain], None]] = {
     "vectorised = loop": vectorised_is_loop,
     "padding changes nothing": padding_changes_nothing,
     "the order of clients changes nothing": order_of_clients_changes_nothing,
     "a client's data change only its own upload": a_clients_data_stay_its_own,
     "hooks change nothing in place": hooks_change_nothing_in_place,
+    "what is used as a sum is used as nothing else": sums_are_enough,
     "saved and restored = uninterrupted": resumed_is_uninterrupted,
     "it survives pickle and TOML": it_travels,
     "neutral hyper-parameters = FedAvg": neutral_is_fedavg,
@@ -249,13 +292,16 @@ def a_job(chain: Chain, kind: str = "stack", *, disturbed: int | None = None) ->
         if other.store.blank:
             other.store.write(ids, experiment.store.read(ids))
         experiment = other
-    flow = one_round(
-        chain, experiment.optimizer, experiment.setup, experiment.server, experiment.cohort(), experiment.config.seed
-    )
+    flow = next_round(experiment)
     job = next(flow)
     if job.kind == "probe":
         job = flow.send(experiment.local.run(job))
     return job, experiment
+
+
+def next_round(experiment: Experiment) -> Generator[Job, Replies | None, Server]:
+    e = experiment
+    return one_round(e.chain, e.optimizer, e.setup, e.server, e.cohort(), e.config.seed)
 
 
 def _permuted(job: Job, order: Sequence[int] | np.ndarray) -> Job:

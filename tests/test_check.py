@@ -1,12 +1,12 @@
 """The contract suite: every strand keeps it, and a strand that breaks a law is caught by that law."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 import fedbraid as fb
-from fedbraid.check import Broken, check_strand
+from fedbraid.check import Broken, a_job, check_strand
 from fedbraid.methods import parse
 from fedbraid.strands import METHODS, STRANDS
 from fedbraid.strands.scaffold import Scaffold
@@ -88,6 +88,44 @@ class OrderMatters(fb.Strand):
         return next(w) * (1 + 0.1 * c.received["place"])
 
 
+@dataclass(frozen=True)
+class LooksAtEach(fb.Strand):
+    """Says that a sum is enough, and looks at the largest."""
+
+    sum_only = frozenset({"norm"})
+
+    def end(self, w, c):
+        return {"norm": w.norm()}, c.kept
+
+    def update(self, delta, r):
+        return delta * r.sum("norm") / r.each("norm").max(), r.kept
+
+
+@dataclass(frozen=True)
+class WeighsSums(fb.Strand):
+    """Says that a plain sum is enough, and takes a weighted one."""
+
+    sum_only = frozenset({"norm"})
+
+    def end(self, w, c):
+        return {"norm": w.norm()}, c.kept
+
+    def absorb(self, r):
+        r.sum("norm", r.cohort.sizes)
+        return r.kept
+
+
+@dataclass(frozen=True)
+class LooksBeforeTraining(fb.Strand):
+    sum_only = frozenset({"norm"})
+
+    def probe(self, c):
+        return {"norm": c.start.norm()}
+
+    def probed(self, r):
+        return {"largest": r.each("norm").max()}
+
+
 @pytest.mark.parametrize(
     ("strand", "law"),
     [
@@ -97,11 +135,50 @@ class OrderMatters(fb.Strand):
         (Branches(), "vectorised = loop"),
         (WrongNeutral(), "neutral hyper-parameters = FedAvg"),
         (Forgets(), "saved and restored = uninterrupted"),
+        (LooksAtEach(), "what is used as a sum is used as nothing else"),
+        (WeighsSums(), "what is used as a sum is used as nothing else"),
+        (LooksBeforeTraining(), "what is used as a sum is used as nothing else"),
     ],
 )
 def test_a_broken_strand_is_caught_by_its_law(strand, law):
     verdicts = {r.law: r.verdict for r in check_strand(strand, raises=False)}
     assert verdicts[law] == "failed", verdicts
+
+
+SUMS = {
+    "scaffold": {"change"},
+    "scaffold(option=1)": {"change"},
+    "nh": {"mean", "n"},
+    "creff(per_class=2, match_steps=1, head_epochs=1)": {"weight", "bias", "has"},
+    "drift(added=cohort)": {"h"},
+    "disco(target=global)": {"counts"},
+}
+
+
+@pytest.mark.parametrize("method", SUMS)
+def test_sums_of_uploads_are_enough_for_these(method):
+    """Each is uploaded in this form, and used as a plain sum only."""
+    chain = parse(method)
+    (strand,) = chain
+    assert strand.sum_only == SUMS[method]
+    assert chain.sum_only == {f"{strand.name}.{key}" for key in SUMS[method]}
+    verdicts = {r.law: r.verdict for r in check_strand(chain)}
+    assert verdicts["what is used as a sum is used as nothing else"] == "passed"
+    job, experiment = a_job(chain)
+    uploaded = experiment.engine.run(job).uploads.keys()
+    if job.already:  # there was an exchange before training
+        uploaded |= experiment.engine.run(replace(job, kind="probe")).uploads.keys()
+    assert chain.sum_only <= uploaded
+
+
+def test_no_other_strand_says_that_sums_are_enough():
+    assert {s.name for s in STRANDS if s.sum_only} == {parse(method).strands[0].name for method in SUMS}
+
+
+def test_uploads_that_are_not_made_cannot_be_tested():
+    for method in ("disco", "drift", "prox"):
+        verdicts = {r.law: r.verdict for r in check_strand(parse(method))}
+        assert verdicts["what is used as a sum is used as nothing else"] == "not applicable"
 
 
 def test_a_place_in_the_cohort_that_travels_with_the_client_is_no_offence():

@@ -64,6 +64,11 @@ class Chain:
     def needs(self) -> frozenset[str]:
         return frozenset().union(*(s.needs for s in self.strands))
 
+    @property
+    def sum_only(self) -> frozenset[str]:
+        """Uploads of which the server need see only sums over clients, by the names they have in replies."""
+        return frozenset(f"{s.name}.{key}" for s in self.strands for key in s.sum_only)
+
     def __iter__(self) -> Iterator[Strand]:
         return iter(self.strands)
 

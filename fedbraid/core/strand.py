@@ -82,11 +82,9 @@ class Client:
     kept: Tree  # what this strand keeps on this client between rounds
     memory: Tree  # what this strand remembers within the round
     chance: Tree  # what this strand drew for the round
-    id: Tensor  # [] the client's number
     label_counts: Tensor  # [classes]
     size: Tensor  # [] training samples
     relative_size: Tensor  # [] training samples over the population's mean
-    secret: Tensor  # [] a whole number that the clients of the round share; server hooks have no use for it
     steps: Tensor  # [] local steps of this round
     lr: Tensor  # [] this round's learning rate
     optimizer: Optimizer
@@ -178,6 +176,8 @@ class Strand:
     """How its paper averages, where no strand of the chain sets the weights."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """What it cannot do without: "labels" (classification), "fixed cohort", "each model"."""
+    sum_only: ClassVar[frozenset[str]] = frozenset()
+    """Uploads that the server uses only as sums in which every client counts the same, so that it need not see them."""
     every_epoch: ClassVar[bool] = False
     """Whether `begin` is called again at each local epoch."""
     first_in: ClassVar[frozenset[str]] = frozenset()

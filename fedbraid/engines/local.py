@@ -247,20 +247,16 @@ class Local:
 
     def _find_out(self, seed: int, round: int, ids: Sequence[int], plans: Sequence[Plan]) -> Given:
         device, dtype = self.setup.w.device, self.setup.w.dtype
-        numbers = self.clients.numbered(ids)
-        here, chance = to_device(np.array(ids), device), self._chance(seed, round, numbers)
+        here, chance = to_device(np.array(ids), device), self._chance(seed, round, self.clients.numbered(ids))
         sizes = to_device(self.clients.sizes[list(ids)].astype(np.float64), device, dtype)
-        secret = stream(seed, "shared secret", round=round).integers(2**62)
         tensors: State = {
-            "id": to_device(np.array(numbers), device),
             "label_counts": picked(self.clients.label_counts, here),
             "size": sizes,
             "relative_size": sizes / self.mean_size,
             "steps": to_device(np.array([len(plan) for plan in plans], dtype=np.float64), device, dtype),
-            "secret": to_device(secret, device),
             "chance": chance,
         }
-        axes: dict[str, Any] = dict.fromkeys(tensors, 0) | {"secret": None}
+        axes: dict[str, Any] = dict.fromkeys(tensors, 0)
         return Given(tensors, axes | {"chance": {s: dict.fromkeys(t, 0) for s, t in chance.items()}})
 
     def _chance(self, seed: int, round: int, numbers: Sequence[int]) -> dict[str, Tree]:

@@ -26,6 +26,7 @@ class Creff(Strand):
 
     title = "CReFF (Shang et al., 2022)"
     needs = frozenset({"labels"})
+    sum_only = frozenset({"weight", "bias", "has"})
 
     per_class: int = 100
     match_steps: int = 100

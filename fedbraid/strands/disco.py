@@ -8,7 +8,6 @@ from torch import Tensor
 from fedbraid.core.strand import Client, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
-from fedbraid.strands.masked_sum import masked, unmasked_sum
 
 
 @dataclass(frozen=True)
@@ -20,13 +19,14 @@ class Disco(Strand):
     the server scales d to sum to 1 over the round's participants, as the authors' code does (the paper's text leaves
     this out; `normalise=False`). The weights fall back to n_k when all of them vanish. a = b = 0 is FedAvg.
 
-    The target is uniform, given as numbers, or the cohort's own distribution (`target="global"`), which the server
-    learns as a sum of masked counts, never from a single client (appendix A.3). For a regression, labels are counted
-    in ranges.
+    The target is uniform, given as numbers, or the cohort's own distribution (`target="global"`), of which the server
+    uses the sum of clients' counts and no single client's (appendix A.3). For a regression, labels are counted in
+    ranges.
     """
 
     title = "FedDisco (Ye et al., 2023)"
     neutral = {"a": 0.0, "b": 0.0}
+    sum_only = frozenset({"counts"})
 
     a: float = 0.5
     b: float = 0.1
@@ -48,18 +48,13 @@ class Disco(Strand):
     def asks(self, r: Round) -> bool:
         return self.target == "global"
 
-    def send(self, r: Round) -> Tree:
-        return {"cohort": torch.as_tensor(r.cohort.ids, device=r.w.device)} if self.target == "global" else {}
-
     def probe(self, c: Client) -> Tree:
-        if self.target != "global":
-            return {}
-        return {"masked": masked(c.label_counts, c.id, c.received["cohort"], c.secret)}
+        return {"counts": c.label_counts} if self.target == "global" else {}
 
     def probed(self, r: Round) -> Tree:
         if self.target != "global":
             return {}
-        counts = unmasked_sum(r.each("masked"), r.w)
+        counts = r.sum("counts")
         return {"target": counts / counts.sum()}
 
     # the weights

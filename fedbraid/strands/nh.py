@@ -21,6 +21,7 @@ class Nh(Strand):
     title = "FedNH (Dai et al., 2023)"
     averages = "uniform"
     needs = frozenset({"labels"})
+    sum_only = frozenset({"mean", "n"})
     last_in = frozenset({"update"})  # prototypes are set, not stepped to
 
     rho: float = 0.9

@@ -23,6 +23,7 @@ class Scaffold(Strand):
     title = "SCAFFOLD (Karimireddy et al., 2020)"
     averages = "uniform"
     neutral = {"strength": 0.0}
+    sum_only = frozenset({"change"})
 
     option: Literal[1, 2] = 2
     server_lr: float = 1.0

@@ -101,11 +101,11 @@ def test_engines_and_precisions_count_alike(method):
         assert (records[0]["bytes_down"], records[0]["bytes_up"]) == (width * K * down, width * K * up)
 
 
-def test_a_masked_target_costs_counts_and_the_list_of_the_cohort():
-    """Down: the model, who takes part (whole numbers of 8 bytes), the target. Up: masked counts, the discrepancy."""
+def test_a_global_target_costs_counts_and_the_target():
+    """Down: the model, the target. Up: the model, counts, the discrepancy."""
     _, records = rounds("disco(target=global)")
     for record in records:
-        assert record["bytes_down"] == 8 * K * (P + K + C)
+        assert record["bytes_down"] == 8 * K * (P + C)
         assert record["bytes_up"] == 8 * K * (P + C + 1)
 
 

@@ -1,4 +1,4 @@
-"""FedDisco's weights in all their forms, sums of masked counts, and FedSkip, as plain loops."""
+"""FedDisco's weights and targets in all their forms, and FedSkip, as plain loops."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,6 @@ from plain_loops import CLASSES, COHORT, LABELS, ROUNDS, SIZES, N, World, far
 
 from fedbraid.core.random import stream
 from fedbraid.errors import UserError
-from fedbraid.strands.masked_sum import masked, unmasked_sum
 
 KINDS = ["stack", "loop"]
 COUNTS = np.array([[labels.count(c) for c in range(CLASSES)] for labels in LABELS])
@@ -78,65 +77,22 @@ def test_neutral_disco_is_fedavg_to_the_bit(kind):
     assert torch.equal(world.trained(neutral, kind).server.w, world.trained("fedavg", kind).server.w)
 
 
-# --- sums of masked counts
-
-
-def masks(counts, cohort, secret):
-    secret, cohort = torch.tensor(secret), torch.as_tensor(cohort)
-    return torch.stack([masked(row, k, cohort, secret) for row, k in zip(counts, cohort, strict=True)])
-
-
-@pytest.mark.parametrize("cohort", [[0], [3, 4], [0, 1, 2], [7, 2, 900, 41, 5], list(range(100, 160))])
-@pytest.mark.parametrize("secret", [0, 1, 2**62 - 1])
-def test_the_sum_of_masked_counts_is_exact(cohort, secret):
-    rng = np.random.default_rng(len(cohort))
-    counts = torch.as_tensor(rng.integers(0, 10**6, (len(cohort), 7))).double()
-    total = unmasked_sum(masks(counts, cohort, secret), torch.zeros(1, dtype=torch.float64))
-    assert torch.equal(total, counts.sum(0))
-
-
-def test_in_single_precision_too():
-    counts = torch.tensor([[3.0, 0.0], [5.0, 70000.0]])
-    assert torch.equal(unmasked_sum(masks(counts, [4, 9], 11), counts), counts.sum(0))
-
-
-def test_a_single_masked_vector_tells_nothing_of_the_counts():
-    """Over many rounds every bit of what one client sends is a coin toss, and independent of what it holds."""
-    counts, cohort = torch.tensor([1000.0, 0.0, 3.0], dtype=torch.float64), torch.tensor([2, 5, 8])
-    secrets = np.random.default_rng(0).integers(2**62, size=2000)
-    sent = torch.stack([masked(counts, cohort[0], cohort, torch.tensor(int(s))) for s in secrets])  # [rounds, 3]
-    bits = ((sent[..., None] >> torch.arange(64)) & 1).double()
-    assert float((bits.mean(0) - 0.5).abs().max()) < 0.06  # five standard deviations of 2000 tosses
-    flat = bits.reshape(2000, -1) - 0.5
-    together = (flat.T @ flat / 2000 * 4).fill_diagonal_(0)
-    assert float(together.abs().max()) < 0.13
-    assert (sent.abs().double() > 2**40).double().mean() > 0.99
-
-
-def test_masks_differ_from_pair_to_pair_and_place_to_place():
-    sent = masks(torch.zeros(30, 20, dtype=torch.float64), range(30), 5)
-    assert len(sent.flatten().unique()) == 600
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_clients_send_for_a_global_target_is_masked_anew_each_round(kind):
+def test_a_global_target_is_the_cohorts_own_distribution(kind):
     world = World()
     experiment, seen = world.federation("disco(target=global)", kind), []
     run = experiment.engine.run
     experiment.engine.run = lambda job, meanwhile: seen.append((job, run(job, meanwhile))) or seen[-1][1]
     for _ in range(3):
         experiment.advance()
-    probes = [(job, replies.each("disco.masked")) for job, replies in seen if job.kind == "probe"]
-    assert len(probes) == 3
-    everything = torch.cat([sent.flatten() for _, sent in probes])
-    assert everything.dtype == torch.int64 and len(everything.unique()) == len(everything)
-    assert (everything.abs() > 10**6).all()
-    for job, sent in probes:
-        assert sent.sum(0).tolist() == COUNTS[job.cohort.ids].sum(0).tolist()
+    probes = [(job, replies) for job, replies in seen if job.kind == "probe"]
     targets = [job.sent["disco"]["target"] for job, _ in seen if job.kind == "train"]
-    for (job, _), target in zip(probes, targets, strict=True):
-        own = COUNTS[job.cohort.ids].sum(0)
-        assert far(target, torch.as_tensor(own / own.sum())) < 1e-15
+    assert len(probes) == 3
+    for (job, replies), target in zip(probes, targets, strict=True):
+        own = COUNTS[job.cohort.ids]
+        assert list(replies.uploads) == ["disco.counts"]
+        assert replies.each("disco.counts").tolist() == own.tolist()
+        assert far(target, torch.as_tensor(own.sum(0) / own.sum())) < 1e-15
 
 
 # --- FedSkip
