@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ FLOWER = "1.41."
 """The versions of flwr that the adapter was written for; its interfaces move."""
 
 PORT = 8000
+
+HELD = "data", "partition", "seed"
+"""Settings that say which data a client has."""
 
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS and keys: anyone can listen, and pass for a client.")
@@ -96,8 +99,9 @@ def serve(
     from fedbraid import api
     from fedbraid.cli_input import load_strands, resolved
     from fedbraid.config import to_dict
+    from fedbraid.federation.address import Address
     from fedbraid.federation.keys import check_names, read_roster
-    from fedbraid.federation.serving import Address, run_server
+    from fedbraid.federation.serving import run_server
     from fedbraid.federation.settings import ServerSettings
     from fedbraid.runs import RunDirectory
 
@@ -140,15 +144,18 @@ def serve(
 def join(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the server listens.")],
     data: Annotated[
-        str,
-        typer.Option(help="This client's own data: a folder of images by class, an .npz file, or a set's name."),
+        str, typer.Option(help="This client's own data: a folder of images by class, an .npz file, or a set's name.")
     ],
     home: Annotated[Path, typer.Option(help="Where this client keeps what it must not lose; not shared with another.")],
     key_folder: Annotated[
         Path | None, typer.Option("--keys", help="The client's folder that `fedbraid keys` made.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="This client's name.", show_default="as its public key says")] = None,
+    part: Annotated[
+        int | None, typer.Option(min=0, help="For trials: this client of the data's partition, not all of the data.")
+    ] = None,
     settings: Settings = None,
+    device: Device = None,
     data_dir: DataDir = None,
     strand: Own = None,
     insecure: Insecure = False,
@@ -160,15 +167,15 @@ def join(
     """
     _needs_flower()
     from fedbraid.cli_input import load_strands
+    from fedbraid.federation.address import Address
     from fedbraid.federation.joining import run_node
     from fedbraid.federation.keys import check_name, read_name
     from fedbraid.federation.settings import NodeSettings
 
     _check_security(key_folder, insecure, "client")
-    if ":" not in address:
-        raise UserError(f"the server is given as HOST:PORT such as fed.example.org:{PORT}, not {address!r}")
+    server = Address.parse(address)
     if key_folder is not None:
-        called = name or read_name(key_folder / "node.pub")
+        called = check_name(name) if name else read_name(key_folder / "node.pub")
     elif name:
         called = check_name(name)
         _warn("without TLS: whoever is on the way to the server can read what is sent, or pass for the server")
@@ -178,32 +185,37 @@ def join(
     told = NodeSettings(
         home=str(home.resolve()),
         name=called,
-        data=_data(data, settings),
+        holds=_holds(data, settings),
+        part=part,
         data_dir=str(data_dir.resolve()) if data_dir else None,
+        device=device or "auto",
         strands=_absolute(strand),
     )
     try:
-        run_node(told, address, key_folder.resolve() if key_folder else None, _say)
+        run_node(told, server, key_folder.resolve() if key_folder else None, _say)
     except KeyboardInterrupt:
-        _say(f"{called} has left {address}")
+        _say(f"{called} has left {server}")
 
 
-def _data(given: str, settings: list[str] | None) -> dict[str, object]:
-    """The table [data] of a client's own data."""
+def _holds(given: str, settings: list[str] | None) -> dict[str, Any]:
+    """Which data a client has: the tables data and partition of a configuration, and its seed."""
     from fedbraid.cli_input import resolved
+    from fedbraid.config import put, to_dict
     from fedbraid.data import find_dataset
 
     path = Path(given)
     own = "folder" if path.is_dir() else "npz" if path.suffix == ".npz" else None
     if own and not path.exists():
         raise UserError(f"there is no file {given}")
-    wanted = [setting for setting in settings or () if not setting.startswith("data.")]
-    if wanted:
-        raise UserError(f"the server says how to train; only settings of data. can be set here, not {wanted[0]!r}")
-    chosen = resolved(None, settings, data=own or given).data
-    table = dict(chosen.options) | ({"path": str(path.resolve())} if own else {})
-    find_dataset(chosen.name, table)
-    return {"name": chosen.name, **table}
+    for setting in settings or ():
+        if setting.partition("=")[0].partition(".")[0] not in HELD:
+            raise UserError(f"the server says how to train; only {', '.join(HELD)} can be set here, not {setting!r}")
+    values = {key: value for key, value in to_dict(resolved(None, settings, data=own or given)).items() if key in HELD}
+    if own:
+        put(values, "data.path", str(path.resolve()))
+    options = {key: value for key, value in values["data"].items() if key != "name"}
+    find_dataset(values["data"]["name"], options)
+    return values
 
 
 def _needs_flower() -> None:

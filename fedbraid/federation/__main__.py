@@ -12,9 +12,9 @@ from types import ModuleType
 
 def main() -> None:
     from fedbraid.federation import flower
-    from fedbraid.federation.processes import live_no_longer_than_parent
+    from fedbraid.federation.processes import end_with_the_pipe
 
-    live_no_longer_than_parent()
+    end_with_the_pipe()
     _, role, *arguments = sys.argv
     if role == "superlink":
         flower.superlink(Path(arguments[0]), arguments[1:])

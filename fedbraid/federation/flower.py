@@ -12,7 +12,7 @@ import logging
 import multiprocessing
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from multiprocessing import forkserver
 from pathlib import Path
 from queue import Empty, Queue
@@ -27,6 +27,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedbraid.errors import UserError
 from fedbraid.federation.guard import Guard, loud_about_tls, once_a_minute
+from fedbraid.federation.processes import end_with_parent
 from fedbraid.federation.settings import GuardSettings, NodeSettings, ServerSettings, named
 from fedbraid.version import __version__
 
@@ -37,13 +38,22 @@ POLL, MOST_POLLS = 0.3, 50
 """Seconds between two looks for an answer, and how many looks a second there are at most."""
 
 NODE_POLL = 1.0
-"""Seconds between a client's looks for a letter; Flower has three."""
+"""Seconds between a client's looks for a letter; Flower has 3."""
+
+NODE_RETRY = 5
+"""Seconds at most between its looks for a server that does not answer; Flower has 20."""
+
+LOOK = 3.0
+"""Seconds between two looks for nodes that were started again."""
 
 AT_ONCE = 4
 """Letters on their way to the SuperLink at a time."""
 
 
 # --- the server's side
+
+Node = tuple[int, str]
+"""Flower's number of a node, and when the node was last started."""
 
 
 class GridTransport:
@@ -63,37 +73,50 @@ class GridTransport:
         return sorted(self._nodes())
 
     def exchange(self, letters: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
-        """Each client is asked in a thread of its own, so that one who stops in the middle holds up no other."""
+        """Each client is asked in a thread of its own, so that one who stops in the middle holds up no other.
+
+        A node that was started again has lost its letter and gets it again.
+        """
         until = monotonic() + seconds
-        nodes = {name: node for name, node in self._nodes().items() if name in letters}
+        asked: dict[str, Node] = {}
         answers: dict[str, bytes] = {}
-        arrived: Queue[tuple[str, bytes | None]] = Queue()
+        arrived: Queue[tuple[str, Node, bytes | None]] = Queue()
         over = Event()
 
-        def ask(name: str, node: int) -> None:
+        def ask(name: str, node: Node) -> None:
             answer = None
             try:
-                answer = self._answer(name, node, letters[name], seconds, max(POLL, len(nodes) / MOST_POLLS), over)
+                pause = max(POLL, len(asked) / MOST_POLLS)
+                answer = self._answer(name, node, letters[name], max(1.0, until - monotonic()), pause, over)
             except Exception as error:
                 log.warning("%s: no answer: %s", name, _one_line(error))
             finally:
-                arrived.put((name, answer))
+                arrived.put((name, node, answer))
 
-        for name, node in nodes.items():
-            Thread(target=ask, args=(name, node), daemon=True).start()
-        for _ in nodes:
+        def ask_anew(names: Collection[str]) -> None:
+            for name, node in self._nodes().items():
+                if name in names and asked.get(name) != node:
+                    asked[name] = node
+                    Thread(target=ask, args=(name, node), daemon=True).start()
+
+        ask_anew(letters)
+        waiting = set(asked)
+        while waiting and (left := until - monotonic()) > 0:
             try:
-                name, answer = arrived.get(timeout=max(0.0, until - monotonic()))
+                name, node, answer = arrived.get(timeout=min(left, LOOK))
             except Empty:
-                break
+                ask_anew(waiting)
+                continue
             if answer is not None:
                 answers[name] = answer
+            if answer is not None or asked[name] == node:
+                waiting.discard(name)
         over.set()
         return answers
 
-    def _answer(self, name: str, node: int, letter: bytes, seconds: float, pause: float, over: Event) -> bytes | None:
+    def _answer(self, name: str, node: Node, letter: bytes, seconds: float, pause: float, over: Event) -> bytes | None:
         with self._sending:
-            numbers = list(self.grid.push_messages([Message(packed(letter), node, LETTER, ttl=seconds)]))
+            numbers = list(self.grid.push_messages([Message(packed(letter), node[0], LETTER, ttl=seconds)]))
         if not numbers or not numbers[0]:
             log.warning("%s: Flower would not take its letter of %s bytes", name, f"{len(letter):,}")
             return None
@@ -120,13 +143,15 @@ class GridTransport:
             return None
         return letter
 
-    def _nodes(self) -> dict[str, int]:
+    def _nodes(self) -> dict[str, Node]:
         """The nodes that are online, by the names of their clients; of two with the same name, the newer."""
         online = sorted(self.grid.get_nodes(), key=lambda node: node.last_activated_at)
-        if self.names is not None:
-            return {self.names[node.public_key]: node.node_id for node in online if node.public_key in self.names}
-        self._learn_names({node.node_id for node in online})
-        return {self._called[node.node_id]: node.node_id for node in online if node.node_id in self._called}
+        if self.names is None:
+            self._learn_names({node.node_id for node in online})
+            called = {node.node_id: self._called.get(node.node_id) for node in online}
+        else:
+            called = {node.node_id: self.names.get(node.public_key) for node in online}
+        return {name: (node.node_id, node.last_activated_at) for node in online if (name := called[node.node_id])}
 
     def _learn_names(self, online: set[int]) -> None:
         """Ask the nodes that are new, and hear those that were asked before."""
@@ -171,6 +196,7 @@ def serve(grid: Grid, context: Context) -> None:
     from fedbraid.config import from_dict
     from fedbraid.files import write_json
 
+    end_with_parent()
     settings = ServerSettings.read(str(context.run_config["settings"]))
     end: dict[str, str | None] = {"error": "the server's process ended in the middle"}
     with open(settings.log, "a", encoding="utf-8", buffering=1) as lines:
@@ -227,7 +253,7 @@ def answer(message: Message, context: Context) -> Message:
     with open(settings.log, "a", encoding="utf-8", buffering=1) as lines:
         _log_to(lines)
         try:
-            return Message(packed(_node(settings).answer(unpacked(message.content))), reply_to=message)
+            return Message(packed(named(settings.node)(settings).answer(unpacked(message.content))), reply_to=message)
         except UserError as error:
             log.error("error: %s", error)
         except Exception:
@@ -246,17 +272,16 @@ client.query("letter")(answer)
 client.query("name")(tell_name)
 
 
-def _node(settings: NodeSettings) -> Any:
+def node_of(settings: NodeSettings) -> Any:
     from fedbraid.cli_input import load_strands
-    from fedbraid.config import DataConfig
 
-    options = {key: value for key, value in settings.data.items() if key != "name"}
-    return named(settings.node)(
+    data_dir = Path(settings.data_dir) if settings.data_dir else None
+    return named("fedbraid.federation.node:Node")(
         Path(settings.home),
         settings.name,
-        DataConfig(settings.data.get("name", DataConfig.name), options),
-        data_dir=Path(settings.data_dir) if settings.data_dir else None,
+        named("fedbraid.federation.holding:Named").of(settings.holds, settings.part, data_dir),
         own=load_strands(settings.strands),
+        device=settings.device,
     )
 
 
@@ -358,12 +383,13 @@ def superlink(guard: Path, arguments: list[str]) -> None:
 
 
 def supernode(arguments: list[str]) -> None:
-    """Flower's SuperNode, which looks for letters more often."""
+    """Flower's SuperNode, which looks for letters, and for a server that was away, more often."""
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 
     loop: Any = start_client_internal
     loop.time = SimpleNamespace(sleep=lambda seconds: sleep(min(seconds, NODE_POLL)))
+    _retry_within(NODE_RETRY)
     _as("flower-supernode", arguments)
     flower_supernode()
 
@@ -395,6 +421,7 @@ def clientexec(arguments: list[str]) -> None:
 
     executor: Any = SubprocessExecutor
     executor.launch = launch
+    _retry_within(1)  # its SuperNode, on the same machine, may be started again
     superexec(arguments)
 
 
@@ -411,6 +438,14 @@ def work(address: str, token: str, parent: int) -> None:
             raise RuntimeError(f"this version of Flower has no {place}; what it would run is not known")
         setattr(run_clientapp, place, mine)
     run_clientapp.run_clientapp(address, token, insecure=True, parent_pid=parent)
+
+
+def _retry_within(seconds: int) -> None:
+    """Flower waits longer and longer before it looks again for who did not answer; so long at most."""
+    from flwr.supercore.retry import http_retry
+
+    retry: Any = http_retry
+    retry.MAX_RETRY_DELAY = seconds
 
 
 def _as(program: str, arguments: list[str]) -> None:

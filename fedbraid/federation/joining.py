@@ -16,16 +16,17 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from fedbraid.errors import UserError
+from fedbraid.federation.address import Address, check_server
 from fedbraid.federation.keys import CA
 from fedbraid.federation.processes import (
     Child,
     Tail,
+    alone_in,
     ended_with_us,
     environment,
     free_port,
     last_lines,
     start,
-    terminable,
 )
 from fedbraid.federation.serving import new_secret
 from fedbraid.federation.settings import NodeSettings
@@ -33,26 +34,26 @@ from fedbraid.federation.settings import NodeSettings
 PAUSE = 2.0
 """Seconds before a SuperNode that has ended is started again."""
 
-UNKNOWN = 30.0
-"""Seconds for which a server that does not know our key may still be about to learn it."""
+UNKNOWN = 10.0
+"""Seconds for which a server that does not know our key may be another that is about to end."""
 
 Say = Callable[[str], None]
 
 
-def run_node(settings: NodeSettings, address: str, keys: Path | None, say: Say) -> None:
+def run_node(settings: NodeSettings, address: Address, keys: Path | None, say: Say) -> None:
     """Take part until interrupted. `keys` is the client's folder; None = no TLS."""
-    settings.place.mkdir(parents=True, exist_ok=True)
-    settings.place.chmod(0o700)
     for file in () if keys is None else (keys / CA, keys / "node.key"):
         if not file.is_file():
             raise UserError(f"there is no file {file}; --keys is the folder that `fedbraid keys` made for this client")
-    children: list[Child] = []
-    with terminable(), ended_with_us(children):
+    with alone_in(settings.place), ended_with_us() as children:
         _join(settings, address, keys, children, say)
 
 
-def _join(settings: NodeSettings, address: str, keys: Path | None, children: list[Child], say: Say) -> None:
+def _join(settings: NodeSettings, address: Address, keys: Path | None, children: list[Child], say: Say) -> None:
     place = settings.place
+    ca = None if keys is None else keys / CA
+    watched = Connection(address, ca, settings.name, say)
+    watched.look()
     secret, ours, port = new_secret(place / "superexec.secret"), settings.write(place / "node.json"), free_port()
     env = environment(place / "home")
     ways = (
@@ -94,7 +95,6 @@ def _join(settings: NodeSettings, address: str, keys: Path | None, children: lis
             env=env,
         )
     )
-    watched = Connection(address, settings.name, say)
     while True:
         for line in own_log.lines():
             say(line)
@@ -109,50 +109,51 @@ def _join(settings: NodeSettings, address: str, keys: Path | None, children: lis
         if ended:
             watched.ended(place / "supernode.log")
             sleep(PAUSE)
+            watched.look()
             children[0] = start_node()
         sleep(0.2)
 
 
 class Connection:
-    """What a SuperNode's lines say about the server."""
+    """What is known of the server, from its own answer and from what the SuperNode says."""
 
-    def __init__(self, address: str, name: str, say: Say) -> None:
-        self.address, self.name, self.say = address, name, say
+    def __init__(self, address: Address, ca: Path | None, name: str, say: Say) -> None:
+        self.address, self.ca, self.name, self.say = address, ca, name, say
         self.began = monotonic()
-        self.was_there = self.is_there = False
-        self.waiting = False
-        self.why = ""
+        self.joined = 0
+        self.here = self.told = self.unknown = False
+
+    def look(self) -> None:
+        """Whether the server is there, and the right one. One that was the right one before may be so again."""
+        try:
+            if not check_server(self.address, self.ca):
+                self.away()
+        except UserError as error:
+            if not self.joined:
+                raise
+            self.say(str(error))
 
     def hear(self, line: str) -> None:
         if "SuperNode ID:" in line:
-            self.say(f"{self.name} has joined {self.address}" + (" again" if self.was_there else ""))
-            self.was_there = self.is_there = True
-            self.waiting, self.why = False, ""
-        elif "Connection attempt failed" in line and not self.waiting:
-            self.waiting = True
-            self.say(f"{self.address} does not answer; trying again until it does")
-        else:
-            self.why = next((why for sign, why in SIGNS.items() if sign in line), self.why)
+            self.say(f"{self.name} has joined {self.address}" + (" again" if self.joined else ""))
+            self.joined += 1
+            self.here, self.told, self.unknown = True, False, False
+        elif "Connection attempt failed" in line:
+            self.away()
+        elif "Failed to activate SuperNode" in line:
+            self.unknown = True
+
+    def away(self) -> None:
+        if not self.told:
+            self.say(f"{self.address} does not answer; looking for it until it does")
+        self.told = True
 
     def ended(self, log: Path) -> None:
-        """Go on, or give up with a sentence."""
-        if self.why and not self.was_there and (self.why != UNKNOWN_KEY or monotonic() - self.began > UNKNOWN):
-            raise UserError(f"{self.address}: {self.why}")
-        if self.is_there:
+        """Whether to go on is a question of whether it was ever here."""
+        if self.here:
             self.say(f"the connection to {self.address} has ended; joining again")
-        elif not self.why and not self.was_there:
+        elif not self.joined and not self.unknown:
             raise UserError(f"Flower's SuperNode did not start; {log} ends with:\n{last_lines(log)}")
-        self.is_there = False
-
-
-UNKNOWN_KEY = "the server does not know this client's key; is its line in the server's roster?"
-SIGNS = {
-    "certificate verify failed": "the server's certificate is not from this federation's authority, or not for this "
-    "name; do ca.pem and the address belong to the server?",
-    "WRONG_VERSION_NUMBER": "the server does not speak TLS; is it the right port, and was it started with --insecure?",
-    "wrong version number": "the server does not speak TLS; is it the right port, and was it started with --insecure?",
-    "Server disconnected without sending a response": "the server does not speak plain HTTP; it wants TLS and --keys",
-    "could not be activated": UNKNOWN_KEY,
-    "Failed to activate": UNKNOWN_KEY,
-}
-"""What Flower's lines mean."""
+        elif not self.joined and monotonic() - self.began > UNKNOWN:
+            raise UserError(f"{self.address} does not know the key of {self.name}: is it in the server's roster?")
+        self.here = False

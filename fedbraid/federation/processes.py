@@ -6,6 +6,7 @@ child ends itself; nothing is left behind.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO
+
+from fedbraid.errors import UserError
 
 PATIENCE = 5.0
 """Seconds a process gets to end by itself."""
@@ -96,33 +99,32 @@ def start(role: str, arguments: Sequence[str], *, log: Path, env: Mapping[str, s
 
 
 @contextmanager
-def ended_with_us(children: list[Child]) -> Iterator[None]:
-    """On the way out, by whatever way, end what is in `children` by then."""
-    try:
-        yield
-    finally:
-        for child in reversed(children):
-            child.ask_to_end()
-        for child in reversed(children):
-            child.make_end()
+def ended_with_us() -> Iterator[list[Child]]:
+    """A list of children, for whoever starts some. On the way out, by whatever way, they are ended.
 
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM and SIGHUP end us as Ctrl-C does."""
+    SIGTERM and SIGHUP lead there as Ctrl-C does; once there, none of them interrupts any more.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    signals = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    children: list[Child] = []
+    before = {number: signal.signal(number, interrupt) for number in signals}
     try:
-        yield
+        yield children
     finally:
+        for number in signals:
+            signal.signal(number, signal.SIG_IGN)
+        for child in reversed(children):
+            child.ask_to_end()
+        for child in reversed(children):
+            child.make_end()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def live_no_longer_than_parent() -> None:
+def end_with_the_pipe() -> None:
     """In a child: end when the pipe from the parent closes."""
 
     def watch() -> None:
@@ -133,6 +135,31 @@ def live_no_longer_than_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """In a grandchild, which has no pipe: end when the parent has. What must last is on the disk by then."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time works in a folder, which others cannot read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder.parent} is in use by another process; wait for it, or choose another") from None
+        yield
 
 
 class Tail:

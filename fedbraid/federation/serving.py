@@ -12,24 +12,23 @@ import http.client
 import json
 import os
 import secrets
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
 from fedbraid.errors import UserError
-from fedbraid.federation.guard import PULSE
+from fedbraid.federation.address import Address, pulse
 from fedbraid.federation.keys import CA, certified_hosts, read_roster
 from fedbraid.federation.processes import (
     Child,
     Tail,
+    alone_in,
     ended_with_us,
     environment,
     last_lines,
     start,
-    terminable,
     wait_for_port,
 )
 from fedbraid.federation.settings import GuardSettings, ServerSettings
@@ -37,50 +36,24 @@ from fedbraid.federation.settings import GuardSettings, ServerSettings
 STARTING = 60.0
 """Seconds the SuperLink has to answer for the first time."""
 
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a server that listens everywhere is reached from its own machine."""
-
-
-@dataclass(frozen=True)
-class Address:
-    host: str
-    port: int
-
-    @property
-    def near(self) -> str:
-        """As the server's own processes write it."""
-        host = ANYWHERE.get(self.host, self.host)
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 Say = Callable[[str], None]
 
 
 def run_server(settings: ServerSettings, address: Address, keys: Path | None, say: Say) -> None:
     """Serve until the run is finished. `keys` is the server's folder; None = no TLS, and names are believed."""
-    settings.place.mkdir(parents=True, exist_ok=True)
-    settings.place.chmod(0o700)
     if keys is not None:
         check_certificate(keys, address)
-        settings = replace(
-            settings, names={member.key.decode(): member.name for member in read_roster(keys / "roster")}
-        )
-    if not wait_for_port(address.host, address.port, 10):
-        raise UserError(
-            f"something else listens on {address}, or it is no address of this machine; choose another --port"
-        )
-    children: list[Child] = []
-    with terminable(), ended_with_us(children):
+        roster = read_roster(keys / "roster")
+        settings = replace(settings, names={member.key.decode(): member.name for member in roster})
+    with alone_in(settings.place), ended_with_us() as children:
+        if not wait_for_port(address.host, address.port, 10):
+            raise UserError(f"{address} is in use or is no address of this machine; choose another --port or --host")
         _serve(settings, address, keys, children, say)
 
 
 def check_certificate(keys: Path, address: Address) -> None:
     """The server's own processes check its certificate, too."""
-    host = ANYWHERE.get(address.host, address.host)
-    hosts = certified_hosts(keys / "server.pem")
+    host, hosts = address.near.host, certified_hosts(keys / "server.pem")
     if host not in hosts:
         raise UserError(
             f"the certificate in {keys} is for {', '.join(hosts)}, not for {host}; "
@@ -138,10 +111,10 @@ def _serve(settings: ServerSettings, address: Address, keys: Path | None, childr
             env=env,
         )
     )
-    control = Control(address.near, ca, token)
+    control = Control(str(address.near), ca, token)
     for key, name in (settings.names or {}).items():
         control.register(name, key.encode())
-    pulse(address, ca, token)
+    pulse(address.near, ca, token)
     our_log = Tail(settings.log, from_now=True)
     run = control.start_run(ours)
     say(f"serving on {address}; clients: {', '.join(settings.roster)}")
@@ -161,27 +134,10 @@ def _wait_until_guarded(link: Child, address: Address, ca: Path | None) -> None:
     until = monotonic() + STARTING
     while monotonic() < until and not link.ended:
         with suppress(OSError, http.client.HTTPException):
-            if pulse(address, ca):
+            if pulse(address.near, ca):
                 return
         sleep(0.2)
     raise UserError(f"Flower's SuperLink did not start; {link.log} ends with:\n{last_lines(link.log)}")
-
-
-def pulse(address: Address, ca: Path | None, token: str = "") -> bool:
-    """Whether the guard answers; with its token it begins to let clients in."""
-    host = ANYWHERE.get(address.host, address.host)
-    connection = (
-        http.client.HTTPConnection(host, address.port, timeout=5)
-        if ca is None
-        else http.client.HTTPSConnection(
-            host, address.port, timeout=5, context=ssl.create_default_context(cafile=str(ca))
-        )
-    )
-    try:
-        connection.request("GET", PULSE, headers={"authorization": f"Bearer {token}"})
-        return b"fedbraid" in connection.getresponse().read()
-    finally:
-        connection.close()
 
 
 def follow(done: Path, status: Callable[[], str], logs: list[Tail], children: list[Child], say: Say) -> None:

@@ -71,10 +71,12 @@ class NodeSettings(Settings):
 
     home: str
     name: str
-    data: dict[str, Any] = field(default_factory=dict)  # as the table [data] of a configuration
+    holds: dict[str, Any] = field(default_factory=dict)  # what of a configuration says which data it has
+    part: int | None = None  # number of its part of the partition; None = it has all
     data_dir: str | None = None
+    device: str = "auto"
     strands: list[str] = field(default_factory=list)
-    node: str = "fedbraid.federation.node:Node"
+    node: str = "fedbraid.federation.flower:node_of"
 
     @property
     def place(self) -> Path:

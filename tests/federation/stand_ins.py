@@ -15,8 +15,8 @@ log = logging.getLogger("fedbraid.stand_ins")
 class EchoNode:
     """Answers with its name and the letter; counts its letters on disk; does as the letter says."""
 
-    def __init__(self, home, name, data, *, data_dir, own):
-        self.home, self.name = Path(home), name
+    def __init__(self, settings):
+        self.home, self.name = Path(settings.home), settings.name
 
     def answer(self, letter):
         self.home.mkdir(parents=True, exist_ok=True)
@@ -37,33 +37,39 @@ class Done(SimpleNamespace):
 
     config = SimpleNamespace(method="fedavg")
     rounds: tuple[dict, ...] = ()
-    summary = {"metric": "accuracy", "target": 0, "seconds": 1.0, "rounds": 1, "bytes_up": 1, "bytes_down": 1} | dict.fromkeys(
-        ["last", "best", "best_round", "mean_last5", "mean_last10"], 0.5
-    )
+    summary = dict.fromkeys(["last", "best", "best_round", "mean_last5", "mean_last10", "seconds"], 0.5) | {
+        "metric": "accuracy",
+        "target": 0,
+        "rounds": 1,
+        "bytes_up": 1,
+        "bytes_down": 1,
+    }
 
     def report(self, out):
         (out / "report.html").write_text("done")
 
 
 def conduct(config, transport, roster, *, out, resume, min_clients, seconds, on_round, data_dir, own):
-    """Rounds in which everybody present gets `round N`; the answers are kept, and a resumed run goes on."""
-    out.mkdir(parents=True, exist_ok=True)
-    kept = out / "answers.jsonl"
-    before = len(kept.read_text().splitlines()) if resume and kept.exists() else 0
-    need = min_clients or len(roster)
-    said = json.loads(os.environ.get("STAND_IN_LETTERS", "{}"))
-    while len(transport.present()) < need:
-        sleep(0.2)
-    for number in range(before + 1, config.rounds + 1):
+    """Does what files tell it: `ask-1.json` has letters to exchange, `got-1.json` then has the answers, and so on.
+
+    A resumed run goes on after the last answers.
+    """
+    number = 1 + (len(list(out.glob("got-*.json"))) if resume else 0)
+    log.info("conducting from %s on", number)
+    while True:
+        (out / "present.tmp").write_text(json.dumps(transport.present()))
+        os.replace(out / "present.tmp", out / "present.json")
+        ask = out / f"ask-{number}.json"
+        if not ask.exists():
+            sleep(0.1)
+            continue
+        letters = json.loads(ask.read_text())
+        if letters is None:
+            return Done()
         began = monotonic()
-        letters = {name: said.get(name, f"round {number}").encode() for name in roster}
-        answers = transport.exchange(letters, seconds)
-        while len(answers) < need:
-            log.info("round %s has only %s", number, sorted(answers))
-            sleep(0.5)
-            answers = transport.exchange(letters, seconds)
-        with open(kept, "a") as lines:
-            text = {name: answers[name][:100].decode(errors="replace") for name in sorted(answers)}
-            lines.write(json.dumps({"round": number, "answers": text, "seconds": monotonic() - began}) + "\n")
-        log.info("round %s: %s", number, ", ".join(sorted(answers)))
-    return Done()
+        answers = transport.exchange({name: text.encode() for name, text in letters.items()}, seconds)
+        got = {name: answer[:100].decode(errors="replace") for name, answer in answers.items()}
+        log.info("exchange %s took %.2f s: %s", number, monotonic() - began, ", ".join(sorted(got)))
+        (out / "got.tmp").write_text(json.dumps(got))
+        os.replace(out / "got.tmp", out / f"got-{number}.json")
+        number += 1
