@@ -75,6 +75,9 @@ class Post:
     def prepare(self, seed: int, round: int, ids: Sequence[int]) -> None:
         """Clients plan for themselves."""
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _questions(self, job: Job, places: Mapping[str, int]) -> dict[str, bytes]:
         """A letter for each client; those who are told the same share it."""
         own = job.model.dim() == 2 or any(isinstance(tree, PerClient) for tree in job.sent.values())
