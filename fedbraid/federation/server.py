@@ -44,8 +44,8 @@ def conduct(
     recording = Recording(federation, resolved(federation), directory)
     with recording.locked():
         recording.check(resume)
-        recording.open()
         register.open()
+        recording.open()
         if not federation.finished:
             federation.gather()
         while not federation.finished:
