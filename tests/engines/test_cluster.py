@@ -31,7 +31,8 @@ CHAINS = [
     "fedavg",
     *(CHEAP.get(s.name, s.name) for s in (*STRANDS, *MADE_UP)),
     "prox(mu=0.3)+scaffold+avgm(nesterov=true)+disco",
-    "scaffold+skip(every=2)+avgm",
+    "scaffold(by_size=true)+skip(every=2)+avgm",
+    "rfedavg_plus(noise=1.0)+drift(alpha=0.2)",
     "mix+teach+focal+tracker+fair+scaffold+disco+skip(every=2)+average",
 ]
 WIDE = {"name": "mlp", "hidden": [20]}
@@ -208,7 +209,7 @@ def test_many_losses_change_nothing(undisturbed, seed):
     remote = fated({number: rng.choice(["before", "after"]) for number in rng.sample(range(2 * len(calls)), 12)})
     there = advanced(one_by_one(spread_out(METHOD, remote, **SETTINGS)))
     assert identical(held(there), expected)
-    assert len(remote.actors) > 5
+    assert len(remote.actors) > 3
 
 
 def test_all_workers_lost_at_once_change_nothing(undisturbed):
