@@ -35,7 +35,8 @@ class Reference:
 
 
 Fate = Callable[[int, str], str]
-"""What happens at the call of this number to this method: "" or the worker's end, "before" or "after" it answered."""
+"""What happens at the call of this number to this method: nothing (""), or the worker's end: "before" it has begun,
+"after" it has done it, or when it has just "answered"."""
 
 
 @dataclass(eq=False)
@@ -73,8 +74,8 @@ class InProcess:
             reference = Reference(_copied(getattr(worker.worker, method)(*given)), actor=worker)
         except Exception as error:  # as a cluster would, it tells the one who asks for the answer
             reference = Reference(error=error, actor=worker)
-        if fate == "after":
-            worker.worker = None
+        if fate in ("after", "answered"):
+            worker.worker, reference.arrived = None, fate == "answered"
         return reference
 
     def put(self, value: Any, own: Sequence[type] = ()) -> Reference:

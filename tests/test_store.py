@@ -246,3 +246,38 @@ def test_the_store_is_a_dictionary_that_goes_back_to_its_last_commit(tmp_path_fa
         assert len(store) == len(now)
         assert {p.name for p in store.directory.iterdir()} >= set(segments)
         assert [value(reopened(store, segments), k) for k in range(9)] == [durable.get(k, 0.0) for k in range(9)]
+
+
+# --- several stores in one folder
+
+
+def test_a_store_of_some_clients_knows_of_no_others(store):
+    store.write([1, 2, 3], states(1.0, 2.0, 3.0))
+    first = saved(store, "one.safetensors")
+    store.write([3], states(4.0))
+    segments = saved(store, "two.safetensors")
+    assert segments == [*first, "two.safetensors"]
+    other = ClientStore(blank(), store.directory, on_disk=store.on_disk)
+    other.restore(segments, {2, 9})
+    assert len(other) == 1 and list(other.segments) == first
+    assert [value(other, k) for k in (2, 3, 9)] == [2.0, 0.0, 0.0]
+
+
+def test_what_is_forgotten_stays_in_its_file(tmp_path):
+    store = ClientStore(blank(), tmp_path)
+    store.write([1, 2], states(1.0, 2.0))
+    (old,) = store.save("one.safetensors")
+    store.write([1, 2], states(3.0, 4.0))
+    segments = store.save("two.safetensors")
+    assert store.forget(segments) == {old} and list(store.segments) == ["two.safetensors"]
+    assert (tmp_path / old).exists()
+
+
+def test_stores_with_marks_write_early_to_files_of_their_own_and_never_to_the_same_one(tmp_path):
+    one, other = (ClientStore(blank(), tmp_path, on_disk=True, unsaved=20, mark=mark) for mark in ("a-", "b-"))
+    for k in range(3):
+        for client, store in enumerate((one, other)):
+            store.write([10 * client, 10 * client + 1], states(1.0, 2.0))
+            store.forget([name for name, segment in store.segments.items() if segment.live])
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names == {f"clients-early-{mark}-{k}.safetensors" for mark in "ab" for k in range(3)}

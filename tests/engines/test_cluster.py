@@ -31,7 +31,8 @@ CHAINS = [
     "fedavg",
     *(CHEAP.get(s.name, s.name) for s in (*STRANDS, *MADE_UP)),
     "prox(mu=0.3)+scaffold+avgm(nesterov=true)+disco",
-    "scaffold+skip(every=2)+avgm",
+    "scaffold(by_size=true)+skip(every=2)+avgm",
+    "rfedavg_plus(noise=1.0)+drift(alpha=0.2)",
     "mix+teach+focal+tracker+fair+scaffold+disco+skip(every=2)+average",
 ]
 WIDE = {"name": "mlp", "hidden": [20]}
@@ -190,11 +191,11 @@ def test_what_is_undisturbed_is_what_one_machine_gives(undisturbed):
 
 @pytest.mark.parametrize("turn", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 6))])
 def test_a_worker_lost_at_any_call_changes_nothing(undisturbed, turn):
-    """Every call, before it and after it, in six turns."""
+    """Every call, in six turns."""
     expected, calls = undisturbed
     assert {"hold", "work", "sum", "each", "kept", "prepare"} <= set(calls)
     for number in range(turn // 2, len(calls), 3):
-        when = ("before", "after")[(number + turn) % 2]
+        when = ("before", "after", "answered")[(number // 3 + turn) % 3]
         remote = fated({number: when})
         there = advanced(one_by_one(spread_out(METHOD, remote, **SETTINGS)))
         assert identical(held(there), expected), f"lost {when} call {number}, {calls[number]}"
@@ -204,11 +205,30 @@ def test_a_worker_lost_at_any_call_changes_nothing(undisturbed, turn):
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(k, marks=pytest.mark.slow) for k in range(3, 30))])
 def test_many_losses_change_nothing(undisturbed, seed):
     expected, calls = undisturbed
-    rng = random.Random(seed)
-    remote = fated({number: rng.choice(["before", "after"]) for number in rng.sample(range(2 * len(calls)), 12)})
+    remote = fated(some(range(2 * len(calls)), 12, seed))
     there = advanced(one_by_one(spread_out(METHOD, remote, **SETTINGS)))
     assert identical(held(there), expected)
-    assert len(remote.actors) > 5
+    assert len(remote.actors) > 3
+
+
+def some(numbers, count, seed):
+    """So many of these calls, with a worker's end at each."""
+    rng = random.Random(seed)
+    return {number: rng.choice(["before", "after", "answered"]) for number in rng.sample(numbers, count)}
+
+
+@pytest.fixture(scope="module")
+def in_four_shares():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_module, "RayRemote", lambda *args, **kwargs: InProcess())
+        return held(advanced(one_by_one(spread_out(METHOD, workers=4, **SETTINGS))))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(k, marks=pytest.mark.slow) for k in range(3, 30))])
+def test_losses_where_workers_have_several_shares_change_nothing(in_four_shares, seed):
+    remote = fated(some(range(8, 120), 12, seed))
+    there = advanced(one_by_one(spread_out(METHOD, remote, workers=4, **SETTINGS)))
+    assert identical(held(there), in_four_shares)
 
 
 def test_all_workers_lost_at_once_change_nothing(undisturbed):
@@ -276,6 +296,7 @@ def test_a_share_that_is_lost_again_and_again_is_an_error():
 
 def test_workers_that_never_get_up_are_an_error():
     there = spread_out(remote=InProcess(2, lambda number, method: "before" if method == "hello" else ""))
+    there.engine.crew.patience = 60.0
     with pytest.raises(UserError, match="lost as soon as they start"):
         there.advance()
 
@@ -327,6 +348,9 @@ def test_files_that_hold_no_more_go_and_those_of_a_checkpoint_stay(tmp_path):
     advanced(there, 8)
     there.engine.settle()
     assert {p.name for p in tmp_path.iterdir()} == {*listed, *there.store.order}
+    for actor in there.engine.crew.remote.actors:  # workers, too, know of no more than they need
+        for name, share in actor.worker.shares.items():
+            assert list(share.store.segments) == there.store.of_share[int(name.split("/")[1])]
     later = there.store.save("")
     there.store.commit(later)
     assert {p.name for p in tmp_path.iterdir()} == set(later)
