@@ -46,6 +46,9 @@ NODE_RETRY = 5
 LOOK = 3.0
 """Seconds between two looks for nodes that were started again."""
 
+NODE_BEAT = 10
+"""A client counts as there for twice so many seconds after a sign of life; Flower has 30, and takes no less than 10."""
+
 AT_ONCE = 4
 """Letters on their way to the SuperLink at a time."""
 
@@ -371,7 +374,8 @@ def superlink(guard: Path, arguments: list[str]) -> None:
 
     def run(*, app: Any, **options: Any) -> None:
         guarded = Guard(app, settings.token, settings.most, settings.names, say)
-        config = uvicorn.Config(guarded, **options | {"access_log": False, "proxy_headers": False})
+        ours = {"access_log": False, "proxy_headers": False, "timeout_graceful_shutdown": 1}
+        config = uvicorn.Config(guarded, **options | ours)
         config.load()
         if config.ssl is not None:
             loud_about_tls(config.ssl, say)
@@ -383,12 +387,20 @@ def superlink(guard: Path, arguments: list[str]) -> None:
 
 
 def supernode(arguments: list[str]) -> None:
-    """Flower's SuperNode, which looks for letters, and for a server that was away, more often."""
-    from flwr.supernode import start_client_internal
+    """Flower's SuperNode, which looks for letters, and for a server that was away, more often.
+
+    It also gives more signs of life. A server takes a node that was killed for there until they stop, and meanwhile
+    lets no other in with its key.
+    """
+    from flwr.supercore import heartbeat
+    from flwr.supernode import fleet_http_connection, start_client_internal
     from flwr.supernode.cli import flower_supernode
 
     loop: Any = start_client_internal
     loop.time = SimpleNamespace(sleep=lambda seconds: sleep(min(seconds, NODE_POLL)))
+    for module in (heartbeat, fleet_http_connection):
+        beats: Any = module
+        beats.HEARTBEAT_DEFAULT_INTERVAL = NODE_BEAT
     _retry_within(NODE_RETRY)
     _as("flower-supernode", arguments)
     flower_supernode()

@@ -47,9 +47,9 @@ class Guard:
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, headers = scope["path"], dict(scope["headers"])
         ours = hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {self.token}".encode())
-        if path == PULSE:  # that it answers shows that it is there
+        if path == PULSE:
             self.open |= ours
-            await _reply(send, 200, "fedbraid")
+            await self._pulse(scope, send, headers.get(KEY, b""))
         elif path.startswith(FLEET) and not self.open:
             await _reply(send, 503, "not yet")
         elif path.startswith(FLEET):
@@ -59,6 +59,13 @@ class Guard:
         else:
             self.say(f"refused: {_peer(scope)} asked for {_printable(path)}, which is for the server's own processes")
             await _reply(send, 403, "refused")
+
+    async def _pulse(self, scope: Scope, send: Send, key: bytes) -> None:
+        """That it answers shows that it is there; a client also learns whether its key is known."""
+        stranger = bool(key and self.names and not self._name(key))
+        if stranger:
+            self.say(f"refused: {_peer(scope)} came with a key that is not in the roster")
+        await _reply(send, 401 if stranger else 200, "fedbraid")
 
     async def _fleet(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, headers = scope["path"].removeprefix(FLEET), dict(scope["headers"])
@@ -89,15 +96,21 @@ class Guard:
             self.sent[key] = 0
         elif status < 400 and path == "push-object":
             self.sent[key] = size
-        elif status >= 400 and path in ("activate-node", "register-node"):
+        elif status == 401 and self._name(key):
+            why = "not signed with its key, or by a clock that is off, or of a connection before this server"
+            self.say(f"refused: a request of {self._who(scope, key)}: {why}")
+        elif status >= 400 and path in ("activate-node", "register-node") and not self._name(key):
             self.say(f"refused: {_peer(scope)} came with a key that is not in the roster")
 
     def _who(self, scope: Scope, key: bytes) -> str:
+        return f"{self._name(key)} at {_peer(scope)}" if self._name(key) else _peer(scope)
+
+    def _name(self, key: bytes) -> str | None:
+        """Whose key a header has, which is not to say that it was sent by them."""
         try:
-            name = self.names.get(b64decode(key, validate=True).decode())
+            return self.names.get(b64decode(key, validate=True).decode())
         except ValueError:
-            name = None
-        return f"{name} at {_peer(scope)}" if name else _peer(scope)
+            return None
 
 
 def once_a_minute(say: Callable[[str], None]) -> Callable[[str], None]:

@@ -13,11 +13,11 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 
 from fedbraid.errors import UserError
 from fedbraid.federation.address import Address, check_server
-from fedbraid.federation.keys import CA
+from fedbraid.federation.keys import CA, public_of
 from fedbraid.federation.processes import (
     Child,
     Tail,
@@ -34,25 +34,20 @@ from fedbraid.federation.settings import NodeSettings
 PAUSE = 2.0
 """Seconds before a SuperNode that has ended is started again."""
 
-UNKNOWN = 10.0
-"""Seconds for which a server that does not know our key may be another that is about to end."""
-
 Say = Callable[[str], None]
 
 
 def run_node(settings: NodeSettings, address: Address, keys: Path | None, say: Say) -> None:
     """Take part until interrupted. `keys` is the client's folder; None = no TLS."""
-    for file in () if keys is None else (keys / CA, keys / "node.key"):
-        if not file.is_file():
-            raise UserError(f"there is no file {file}; --keys is the folder that `fedbraid keys` made for this client")
+    if keys is not None and not (keys / CA).is_file():
+        raise UserError(f"there is no file {keys / CA}; --keys is the folder that `fedbraid keys` made for this client")
     with alone_in(settings.place), ended_with_us() as children:
         _join(settings, address, keys, children, say)
 
 
 def _join(settings: NodeSettings, address: Address, keys: Path | None, children: list[Child], say: Say) -> None:
     place = settings.place
-    ca = None if keys is None else keys / CA
-    watched = Connection(address, ca, settings.name, say)
+    watched = Connection(address, keys, settings.name, say)
     watched.look()
     secret, ours, port = new_secret(place / "superexec.secret"), settings.write(place / "node.json"), free_port()
     env = environment(place / "home")
@@ -117,43 +112,45 @@ def _join(settings: NodeSettings, address: Address, keys: Path | None, children:
 class Connection:
     """What is known of the server, from its own answer and from what the SuperNode says."""
 
-    def __init__(self, address: Address, ca: Path | None, name: str, say: Say) -> None:
-        self.address, self.ca, self.name, self.say = address, ca, name, say
-        self.began = monotonic()
-        self.joined = 0
-        self.here = self.told = self.unknown = False
+    def __init__(self, address: Address, keys: Path | None, name: str, say: Say) -> None:
+        self.address, self.name, self.say = address, name, say
+        self.ca = keys / CA if keys else None
+        self.key = public_of(keys / "node.key") if keys else b""
+        self.joined = self.here = self.refused = False
+        self.last = ""
 
     def look(self) -> None:
         """Whether the server is there, and the right one. One that was the right one before may be so again."""
         try:
-            if not check_server(self.address, self.ca):
-                self.away()
+            if not check_server(self.address, self.ca, self.key):
+                self._away()
         except UserError as error:
             if not self.joined:
                 raise
-            self.say(str(error))
+            self._tell(str(error))
 
     def hear(self, line: str) -> None:
         if "SuperNode ID:" in line:
-            self.say(f"{self.name} has joined {self.address}" + (" again" if self.joined else ""))
-            self.joined += 1
-            self.here, self.told, self.unknown = True, False, False
+            self._tell(f"{self.name} has joined {self.address}" + (" again" if self.joined else ""))
+            self.joined = self.here = True
         elif "Connection attempt failed" in line:
-            self.away()
+            self._away()
         elif "Failed to activate SuperNode" in line:
-            self.unknown = True
-
-    def away(self) -> None:
-        if not self.told:
-            self.say(f"{self.address} does not answer; looking for it until it does")
-        self.told = True
+            self.refused = True
+            self._tell(f"{self.address} believes that {self.name} is there already; waiting until it does not")
 
     def ended(self, log: Path) -> None:
-        """Whether to go on is a question of whether it was ever here."""
-        if self.here:
-            self.say(f"the connection to {self.address} has ended; joining again")
-        elif not self.joined and not self.unknown:
+        if not self.joined and not self.refused:
             raise UserError(f"Flower's SuperNode did not start; {log} ends with:\n{last_lines(log)}")
-        elif not self.joined and monotonic() - self.began > UNKNOWN:
-            raise UserError(f"{self.address} does not know the key of {self.name}: is it in the server's roster?")
+        if self.here:
+            self._tell(f"the connection to {self.address} has ended; joining again")
         self.here = False
+
+    def _away(self) -> None:
+        self._tell(f"{self.address} does not answer; looking for it until it does")
+
+    def _tell(self, text: str) -> None:
+        """Nothing is told twice in a row."""
+        if text != self.last:
+            self.say(text)
+        self.last = text

@@ -66,7 +66,11 @@ def make_keys(out: Path, hosts: Sequence[str], clients: Sequence[str]) -> list[P
     What is there is never overwritten: more clients can be added to a federation, at the end of its roster.
     """
     check_names(clients)
-    taken = next((name for name in clients if name in (AUTHORITY, SERVER) or (out / name).exists()), None)
+    names = [_subject(host) for host in dict.fromkeys((*hosts, *ALWAYS))]
+    kept = next((name for name in clients if name in (AUTHORITY, SERVER)), None)
+    if kept:
+        raise UserError(f"a client cannot be called {kept}, which is a folder of its own")
+    taken = next((name for name in clients if (out / name).exists()), None)
     if taken:
         raise UserError(f"{out / taken} is there already; keys are never overwritten")
     server = out / SERVER
@@ -74,7 +78,7 @@ def make_keys(out: Path, hosts: Sequence[str], clients: Sequence[str]) -> list[P
         raise UserError(f"{server} is there already; its certificate is never overwritten, so leave out --host")
     made = []
     if not server.exists():
-        made = [_make_authority(out / AUTHORITY), _make_server(out, hosts)]
+        made = [_make_authority(out / AUTHORITY), _make_server(out, names)]
     return made + [_make_client(out, name) for name in clients]
 
 
@@ -93,13 +97,12 @@ def _make_authority(place: Path) -> Path:
     return place
 
 
-def _make_server(out: Path, hosts: Sequence[str]) -> Path:
+def _make_server(out: Path, names: list[x509.GeneralName]) -> Path:
     place = out / SERVER
     authority = x509.load_pem_x509_certificate((out / AUTHORITY / CA).read_bytes())
     signs = serialization.load_pem_private_key((out / AUTHORITY / "ca.key").read_bytes(), None)
     assert isinstance(signs, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    names = [_subject(host) for host in dict.fromkeys((*hosts, *ALWAYS))]
     common = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedBraid server")])
     certificate = (
         _certificate(common, authority.subject, key.public_key(), SERVER_YEARS)
@@ -215,6 +218,17 @@ def read_name(file: Path) -> str:
     if len(parts) != 3:
         raise UserError(f"{file} does not end with the client's name; give it with --name")
     return check_name(parts[2])
+
+
+def public_of(file: Path) -> bytes:
+    """The public key that belongs to a client's private one, PEM."""
+    try:
+        key = serialization.load_ssh_private_key(_text(file).encode(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UserError(f"{file} is no OpenSSH private key without a password: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{file} is no ECDSA key; `ssh-keygen -t ecdsa -b 384` makes one")
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def certified_hosts(file: Path) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def _serve(settings: ServerSettings, address: Address, keys: Path | None, childr
     control = Control(str(address.near), ca, token)
     for key, name in (settings.names or {}).items():
         control.register(name, key.encode())
-    pulse(address.near, ca, token)
+    pulse(address.near, ca, token=token)
     our_log = Tail(settings.log, from_now=True)
     run = control.start_run(ours)
     say(f"serving on {address}; clients: {', '.join(settings.roster)}")
@@ -134,7 +134,7 @@ def _wait_until_guarded(link: Child, address: Address, ca: Path | None) -> None:
     until = monotonic() + STARTING
     while monotonic() < until and not link.ended:
         with suppress(OSError, http.client.HTTPException):
-            if pulse(address.near, ca):
+            if pulse(address.near, ca).status == 200:
                 return
         sleep(0.2)
     raise UserError(f"Flower's SuperLink did not start; {link.log} ends with:\n{last_lines(link.log)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from hashlib import sha256
 from pathlib import Path
 from time import monotonic, sleep
 from types import SimpleNamespace
@@ -28,8 +29,12 @@ class EchoNode:
             raise RuntimeError("a secret of this machine")
         if letter.startswith(b"die"):
             os._exit(9)
+        if letter.startswith(b"slow "):
+            (self.home / "slow").touch()
+            sleep(float(letter[5:]))
         log.info("letter %s of %s bytes", count.read_text(), len(letter))
-        return self.name.encode() + b" " + count.read_text().encode() + b" " + letter
+        told = letter if len(letter) < 100 else f"{len(letter)} {sha256(letter).hexdigest()}".encode()
+        return b" ".join([self.name.encode(), count.read_text().encode(), told])
 
 
 class Done(SimpleNamespace):
@@ -63,12 +68,12 @@ def conduct(config, transport, roster, *, out, resume, min_clients, seconds, on_
         if not ask.exists():
             sleep(0.1)
             continue
-        letters = json.loads(ask.read_text())
+        letters, within = json.loads(ask.read_text())
         if letters is None:
             return Done()
         began = monotonic()
-        answers = transport.exchange({name: text.encode() for name, text in letters.items()}, seconds)
-        got = {name: answer[:100].decode(errors="replace") for name, answer in answers.items()}
+        answers = transport.exchange({name: text.encode() for name, text in letters.items()}, within)
+        got = {name: answer[:200].decode(errors="replace") for name, answer in answers.items()}
         log.info("exchange %s took %.2f s: %s", number, monotonic() - began, ", ".join(sorted(got)))
         (out / "got.tmp").write_text(json.dumps(got))
         os.replace(out / "got.tmp", out / f"got-{number}.json")
