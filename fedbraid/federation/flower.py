@@ -273,7 +273,11 @@ def answer(message: Message, context: Context) -> Message:
     with open(settings.log, "a", encoding="utf-8", buffering=1) as lines:
         _log_to(lines)
         try:
-            return Message(packed(named(settings.node)(settings).answer(unpacked(message.content))), reply_to=message)
+            letter, began = unpacked(message.content), monotonic()
+            written = named(settings.node)(settings).answer(letter)
+            sizes = f"{len(letter) / 1e6:.2f} MB with {len(written) / 1e6:.2f} MB"
+            log.info("answered a letter of %s after %.1f s", sizes, monotonic() - began)
+            return Message(packed(written), reply_to=message)
         except UserError as error:
             log.error("error: %s", error)
         except Exception:
