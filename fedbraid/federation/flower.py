@@ -23,6 +23,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
 from fedbraid.errors import UserError
@@ -43,8 +44,8 @@ NODE_POLL = 1.0
 NODE_RETRY = 5
 """Seconds at most between its looks for a server that does not answer; Flower has 20."""
 
-LOOK = 3.0
-"""Seconds between two looks for nodes that were started again."""
+LOOK, BACK = 3.0, 30.0
+"""Seconds between two looks for clients that were started again, and seconds that they have for it."""
 
 NODE_BEAT = 10
 """A client counts as there for twice so many seconds after a sign of life; Flower has 30, and takes no less than 10."""
@@ -57,6 +58,10 @@ AT_ONCE = 4
 
 Node = tuple[int, str]
 """Flower's number of a node, and when the node was last started."""
+
+
+class Gone(Exception):
+    """A client gives no more signs of life."""
 
 
 class GridTransport:
@@ -78,19 +83,23 @@ class GridTransport:
     def exchange(self, letters: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
         """Each client is asked in a thread of its own, so that one who stops in the middle holds up no other.
 
-        A node that was started again has lost its letter and gets it again.
+        A client that was started again has lost its letter and gets it again. One that is gone has a while to come
+        back; then the round need not wait for it.
         """
         until = monotonic() + seconds
         asked: dict[str, Node] = {}
+        gone: dict[str, float] = {}  # until when they are waited for
         answers: dict[str, bytes] = {}
-        arrived: Queue[tuple[str, Node, bytes | None]] = Queue()
+        arrived: Queue[tuple[str, Node, bytes | Gone | None]] = Queue()
         over = Event()
 
         def ask(name: str, node: Node) -> None:
-            answer = None
+            answer: bytes | Gone | None = None
             try:
                 pause = max(POLL, len(asked) / MOST_POLLS)
                 answer = self._answer(name, node, letters[name], max(1.0, until - monotonic()), pause, over)
+            except Gone as error:
+                answer = error
             except Exception as error:
                 log.warning("%s: no answer: %s", name, _one_line(error))
             finally:
@@ -100,6 +109,7 @@ class GridTransport:
             for name, node in self._nodes().items():
                 if name in names and asked.get(name) != node:
                     asked[name] = node
+                    gone.pop(name, None)
                     Thread(target=ask, args=(name, node), daemon=True).start()
 
         ask_anew(letters)
@@ -109,10 +119,15 @@ class GridTransport:
                 name, node, answer = arrived.get(timeout=min(left, LOOK))
             except Empty:
                 ask_anew(waiting)
+                waiting -= {name for name, end in gone.items() if end < monotonic()}
                 continue
-            if answer is not None:
+            if isinstance(answer, bytes):
                 answers[name] = answer
-            if answer is not None or asked[name] == node:
+                waiting.discard(name)
+            elif asked[name] == node and isinstance(answer, Gone):
+                log.warning("%s is gone; there are %.0f s for it to come back", name, min(BACK, left))
+                gone[name] = monotonic() + BACK
+            elif asked[name] == node:
                 waiting.discard(name)
         over.set()
         return answers
@@ -131,6 +146,8 @@ class GridTransport:
 
     def _opened(self, name: str, reply: Message) -> bytes | None:
         """The letter in a reply; whatever else it may be is refused with a line."""
+        if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+            raise Gone
         if reply.has_error():
             log.warning("%s: no answer: %s", name, _one_line(reply.error.reason))
             return None
@@ -256,7 +273,11 @@ def answer(message: Message, context: Context) -> Message:
     with open(settings.log, "a", encoding="utf-8", buffering=1) as lines:
         _log_to(lines)
         try:
-            return Message(packed(named(settings.node)(settings).answer(unpacked(message.content))), reply_to=message)
+            letter, began = unpacked(message.content), monotonic()
+            written = named(settings.node)(settings).answer(letter)
+            sizes = f"{len(letter) / 1e6:.2f} MB with {len(written) / 1e6:.2f} MB"
+            log.info("answered a letter of %s after %.1f s", sizes, monotonic() - began)
+            return Message(packed(written), reply_to=message)
         except UserError as error:
             log.error("error: %s", error)
         except Exception:

@@ -36,6 +36,7 @@ class Guard:
     def __init__(self, app: App, token: str, most: int, names: Mapping[str, str], say: Callable[[str], None]) -> None:
         self.app, self.token, self.most, self.names, self.say = app, token, most, names, say
         self.sent: dict[bytes, int] = {}  # bytes of each key's answer so far
+        self.active: set[bytes] = set()  # keys that were let in
         self.open = False  # until the server has registered its clients' keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,9 +97,12 @@ class Guard:
             self.sent[key] = 0
         elif status < 400 and path == "push-object":
             self.sent[key] = size
-        elif status == 401 and self._name(key):
-            why = "not signed with its key, or by a clock that is off, or of a connection before this server"
-            self.say(f"refused: a request of {self._who(scope, key)}: {why}")
+        elif status < 400 and path == "activate-node":
+            self.active.add(key)
+        elif status == 401 and (key in self.active or path == "activate-node"):  # else it was let in by a server before
+            self.say(
+                f"refused: a request of {self._who(scope, key)}: not signed with its key, or by a clock that is off"
+            )
         elif status >= 400 and path in ("activate-node", "register-node") and not self._name(key):
             self.say(f"refused: {_peer(scope)} came with a key that is not in the roster")
 

@@ -28,7 +28,7 @@ from fedbraid.federation.processes import (
     last_lines,
     start,
 )
-from fedbraid.federation.serving import new_secret
+from fedbraid.federation.serving import SECRET, new_secret
 from fedbraid.federation.settings import NodeSettings
 
 PAUSE = 2.0
@@ -49,7 +49,7 @@ def _join(settings: NodeSettings, address: Address, keys: Path | None, children:
     place = settings.place
     watched = Connection(address, keys, settings.name, say)
     watched.look()
-    secret, ours, port = new_secret(place / "superexec.secret"), settings.write(place / "node.json"), free_port()
+    secret, ours, port = new_secret(place / SECRET), settings.write(place / "node.json"), free_port()
     env = environment(place / "home")
     ways = (
         ["--insecure"]

@@ -36,6 +36,9 @@ from fedbraid.federation.settings import GuardSettings, ServerSettings
 STARTING = 60.0
 """Seconds the SuperLink has to answer for the first time."""
 
+GUARD, SECRET = "guard.json", "superexec.secret"
+"""What the server's processes know one another by; a new one is made for each start."""
+
 Say = Callable[[str], None]
 
 
@@ -48,7 +51,11 @@ def run_server(settings: ServerSettings, address: Address, keys: Path | None, sa
     with alone_in(settings.place), ended_with_us() as children:
         if not wait_for_port(address.host, address.port, 10):
             raise UserError(f"{address} is in use or is no address of this machine; choose another --port or --host")
-        _serve(settings, address, keys, children, say)
+        try:
+            _serve(settings, address, keys, children, say)
+        finally:
+            for file in (GUARD, SECRET):
+                (settings.place / file).unlink(missing_ok=True)
 
 
 def check_certificate(keys: Path, address: Address) -> None:
@@ -66,8 +73,8 @@ def _serve(settings: ServerSettings, address: Address, keys: Path | None, childr
 
     place = settings.place
     token, ca = secrets.token_hex(32), keys / CA if keys else None
-    guard = GuardSettings(token, settings.most, settings.names or {}).write(place / "guard.json")
-    secret = new_secret(place / "superexec.secret")
+    guard = GuardSettings(token, settings.most, settings.names or {}).write(place / GUARD)
+    secret = new_secret(place / SECRET)
     settings.done.unlink(missing_ok=True)
     ours = settings.write(place / "server.json")
     env = environment(place / "home")

@@ -59,6 +59,8 @@ def conduct(config, transport, roster, *, out, resume, min_clients, seconds, on_
 
     A resumed run goes on after the last answers.
     """
+    while len(transport.present()) < len(roster):
+        sleep(0.1)
     number = 1 + (len(list(out.glob("got-*.json"))) if resume else 0)
     log.info("conducting from %s on", number)
     while True:

@@ -110,9 +110,22 @@ def test_a_key_of_the_roster_is_known_and_may_have_to_wait():
 
 def test_a_key_without_its_signature_is_told_of():
     world = World(status=401).open()
+    assert world.ask("/v1/fleet/activate-node") == 401
+    assert world.lines == [
+        "refused: a request of hospital-a at 10.0.0.7: not signed with its key, or by a clock that is off"
+    ]
+
+
+def test_a_client_of_an_earlier_server_is_sent_to_join_again_without_a_word():
+    """Flower's SuperNode ends when it is refused; `join` starts another."""
+    world = World(status=401).open()
     assert world.ask("/v1/fleet/pull-messages") == 401
-    assert len(world.lines) == 1
-    assert world.lines[0].startswith("refused: a request of hospital-a at 10.0.0.7: not signed with its key")
+    assert world.lines == []
+    world.behind.status = 200
+    assert world.ask("/v1/fleet/activate-node") == 200
+    world.behind.status = 401
+    assert world.ask("/v1/fleet/pull-messages", peer="10.0.0.66") == 401
+    assert len(world.lines) == 1 and "hospital-a at 10.0.0.66" in world.lines[0]
 
 
 @pytest.mark.parametrize("size, length", [(PIECE + 1, {}), (0, {"content-length": ""}), (0, {"content-length": "-5"})])
