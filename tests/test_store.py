@@ -275,7 +275,7 @@ def test_what_is_forgotten_stays_in_its_file(tmp_path):
 
 def test_stores_with_marks_write_early_to_files_of_their_own_and_never_to_the_same_one(tmp_path):
     one, other = (ClientStore(blank(), tmp_path, on_disk=True, unsaved=20, mark=mark) for mark in ("a-", "b-"))
-    for k in range(3):
+    for _ in range(3):
         for client, store in enumerate((one, other)):
             store.write([10 * client, 10 * client + 1], states(1.0, 2.0))
             store.forget([name for name, segment in store.segments.items() if segment.live])

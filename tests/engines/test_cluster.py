@@ -348,12 +348,39 @@ def test_files_that_hold_no_more_go_and_those_of_a_checkpoint_stay(tmp_path):
     advanced(there, 8)
     there.engine.settle()
     assert {p.name for p in tmp_path.iterdir()} == {*listed, *there.store.order}
-    for actor in there.engine.crew.remote.actors:  # workers, too, know of no more than they need
-        for name, share in actor.worker.shares.items():
-            assert list(share.store.segments) == there.store.of_share[int(name.split("/")[1])]
+    assert as_workers_know_it(there)
     later = there.store.save("")
     there.store.commit(later)
     assert {p.name for p in tmp_path.iterdir()} == set(later)
+
+
+def as_workers_know_it(there):
+    """Whether the driver and the workers agree on the files that hold."""
+    actors = [actor.worker.shares for actor in there.engine.crew.remote.actors if actor.worker is not None]
+    known = {int(name.split("/")[1]): list(held.store.segments) for mine in actors for name, held in mine.items()}
+    return known == there.store.of_share and all((there.store.directory / name).exists() for name in there.store.order)
+
+
+def test_what_a_worker_wrote_before_it_was_lost_does_not_count(in_four_shares):
+    """Its states are in files when the other worker is lost; it takes over, is lost too, and all is done again."""
+    remote = InProcess(2)
+    there = one_by_one(spread_out(METHOD, remote, workers=4, **SETTINGS))
+    there.advance()
+    remote.size = 1
+    kept, lost = [], []
+
+    def fate(number, method):
+        kept.append(number) if method == "kept" else None
+        if (method == "kept" and len(kept) == 2) or (method == "hold" and len(lost) == 1):
+            lost.append(method)
+            return "before"
+        return ""
+
+    remote.fate = fate
+    there.engine.settle()
+    assert lost == ["kept", "hold"]
+    assert as_workers_know_it(there)
+    assert identical(held(advanced(there, 2)), in_four_shares)
 
 
 def test_a_folder_that_workers_do_not_see_is_refused(tmp_path, monkeypatch):
