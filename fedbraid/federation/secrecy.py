@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedbraid.analyses.catalogue import watches
 from fedbraid.config import Config
 from fedbraid.core.chain import Chain
 from fedbraid.core.tree import Tree
@@ -48,6 +49,9 @@ def check_secrecy(config: Config, chain: Chain, due: Mapping[str, Tree], populat
     keys = hidden(chain)
     if not any(keys & uploads.keys() for uploads in due.values()):
         raise UserError(f"secure sums would hide nothing of {chain}: the server looks at single models; leave them out")
+    for watch in watches(config.analyses):
+        if watch.trained and "model" in keys:
+            raise UserError(f"the analysis {watch.name} looks at single models, which secure sums hide; leave one out")
     if config.sampling.scheme != "fixed":
         raise UserError("secure sums need enough clients in every round; set sampling.scheme=fixed")
     clients = config.sampling.clients or population
