@@ -43,8 +43,10 @@ def replacing(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, secret: bool = False) -> None:
+    """A secret one only its owner can read."""
     with replacing(path) as beside:
+        beside.touch(0o600 if secret else 0o666)
         beside.write_bytes(content)
 
 

@@ -146,15 +146,17 @@ class Federation(ABC):
         while True:
             replies = yield from _arrived(job, arriving)
             down += job.bytes_down
-            came = 0
-            if replies is not None:
-                up, work = up + replies.bytes_up, work + replies.work
-                came = len(job.cohort) if replies.came is None else len(replies.came)
+            came, following = 0, None
             try:
-                job = flow.send(replies)
+                following = flow.send(replies)
             except StopIteration as done:
                 self.server = done.value
+            if replies is not None:  # which may have taken more on the way
+                up, work = up + replies.bytes_up, work + replies.work
+                came = len(job.cohort) if replies.came is None else len(replies.came)
+            if following is None:
                 break
+            job = following
         w, place = self.server.w, self.server.round
         sums = [replies.each(key).sum() for key in FOR_THE_LOG] if replies is not None else [w.new_zeros(())] * 2
         totals = Reading(torch.stack([*w.aminmax(), *sums]))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from fedbraid.core.tree import Tree
 from fedbraid.data.dataset import Partition, check_dataset
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.local import Local
+from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
 from fedbraid.evaluation import launch_evaluation
@@ -34,9 +38,13 @@ from fedbraid.federation.pooled import pooled
 from fedbraid.federation.post import Post, nothing_counted
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Judge, Patience, Remote
+from fedbraid.federation.secrecy import Secrecy, check_secrecy, hidden
+from fedbraid.federation.secrecy import told as secret_and_open
 from fedbraid.federation.transport import Transport
 from fedbraid.rounds import Line
 from fedbraid.store import ClientStore
+
+log = logging.getLogger("fedbraid")
 
 TOLD = ("method", "rounds", "seed", "strands", "model", "sampling", "local", "optimizer", "augment", "buffers")
 """Settings that clients are told."""
@@ -50,6 +58,7 @@ def assembled(
     states: Path,
     data_dir: Path | None = None,
     own: Sequence[type[Strand]] = (),
+    secrecy: Secrecy | None = None,
 ) -> Remote:
     """The federation before its first round, and before anybody is there."""
     config = replace(config, save=replace(config.save, every=1, clients_on_disk=False))
@@ -71,6 +80,10 @@ def assembled(
     optimizer = optimizer_of(config)
     job = LocalJob(chain, model, optimizer, like.task)
     told = _greeting(config, facts, setup)
+    due, plain = expected(job, setup, stand_in)
+    if secrecy:
+        check_secrecy(config, chain, due, population, secrecy)
+        told["secure"] = True
     mail = Mail(
         transport,
         register,
@@ -80,7 +93,10 @@ def assembled(
     )
     store = ClientStore(nothing_counted(), states)
     quorum = 0 if "fixed cohort" in chain.needs else patience.min_clients
-    post = Post(mail, due(job, setup, stand_in), model.frozen, store, quorum)
+    post = Post(mail, due, model.frozen, store, quorum)
+    if secrecy:
+        post = replace(post, hidden=hidden(chain), secrecy=secrecy, plain=plain)
+        log.info(secret_and_open(chain, due))
 
     def by_server(test: Samples) -> Judge:
         def judged(w: Tensor, buffers: Tensor, round: int) -> Line:
@@ -111,8 +127,11 @@ def assembled(
     )
 
 
-def due(job: LocalJob, setup: Setup, stand_in: Clients) -> dict[str, Tree]:
-    """What a client uploads, found out on one that is made up: in a probe, and after training."""
+def expected(job: LocalJob, setup: Setup, stand_in: Clients) -> tuple[dict[str, Tree], bool]:
+    """What a client uploads, in a probe and after training, and whether the server sums models twice.
+
+    It is found out on one that is made up.
+    """
     blank = ClientStore({s.name: s.init_client(setup) for s in job.chain})
     engine = Local(job, setup, stand_in, LocalWork(batch=0, steps=1), blank, "loop", workers=1)
     cohort = Cohort(np.zeros(1, dtype=np.int64), torch.as_tensor(stand_in.sizes).to(setup.w))
@@ -124,10 +143,29 @@ def due(job: LocalJob, setup: Setup, stand_in: Clients) -> dict[str, Tree]:
             answers = engine.run(replace(first, kind="probe"))
             found["probe"] = {key: value[0] for key, value in answers.uploads.items()}
             first = flow.send(answers) if first.kind == "probe" else first
-        found["train"] = {key: value[0] for key, value in engine.run(first).uploads.items()}
+        trained = _Watched(engine.run(first))
+        found["train"] = {key: value[0] for key, value in trained.replies.uploads.items()}
+        with suppress(StopIteration):
+            flow.send(trained)
     if job.model.frozen is not None:
         found["train"]["model"] = found["train"]["model"][~job.model.frozen]
-    return found
+    return found, trained.sums["model"] > 1
+
+
+@dataclass(eq=False)
+class _Watched:
+    """Replies that note which sums are asked for."""
+
+    replies: Stacked
+    sums: Counter[str] = field(default_factory=Counter)
+    came: None = None
+
+    def each(self, key: str) -> Tensor:
+        return self.replies.each(key)
+
+    def sum(self, key: str, weights: Tensor) -> Tensor:
+        self.sums[key] += 1
+        return self.replies.sum(key, weights)
 
 
 def _greeting(config: Config, facts: Facts, setup: Setup) -> dict[str, Any]:

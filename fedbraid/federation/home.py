@@ -4,6 +4,9 @@
     probe-ROUND-MARK.letter         a question before training, for what the training's letter need not say again
     answer-ROUND-MARK.letter        what was answered to the letter of that mark
     state-ROUND-MARK.safetensors    what strands keep on the client after it did what the letter of that mark asked for
+    hidden-ROUND-MARK.safetensors   uploads that the server is to learn only as sums
+    sum-ROUND-NUMBER.json           the client's part in the secure sum of that number, its secrets included
+    summed-ROUND-MARK.json          with whom hidden uploads were summed
 
 Files are whole or not there. A state stays until a later one is known to have counted.
 """
@@ -11,6 +14,7 @@ Files are whole or not there. A state stays until a later one is known to have c
 from __future__ import annotations
 
 import fcntl
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +29,7 @@ from fedbraid.federation.letters import Refused
 from fedbraid.files import save_tensors, write_bytes
 
 RUN = MARK = re.compile(r"[0-9a-f]{16}")
-FILE = re.compile(r"(?:state|answer|probe)-(\d+)-[0-9a-f]{16}\.\w+")
+FILE = re.compile(r"(?:state|answer|probe|hidden|sum|summed)-(\d+)-[0-9a-f]{16}\.\w+")
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,29 @@ class Home:
 
     def keep_state(self, at: At, state: Tree) -> None:
         save_tensors(self.place / f"state-{at}.safetensors", state)
+
+    def hidden(self, at: At) -> Tree | None:
+        file = self.place / f"hidden-{at}.safetensors"
+        return load_file(file) if file.exists() else None
+
+    def keep_hidden(self, at: At, uploads: Tree) -> None:
+        save_tensors(self.place / f"hidden-{at}.safetensors", uploads)
+
+    def sum(self, round: int, number: int) -> bytes | None:
+        return _read(self._sum(round, number))
+
+    def keep_sum(self, round: int, number: int, state: bytes) -> None:
+        write_bytes(self._sum(round, number), state, secret=True)
+
+    def summed(self, at: At) -> dict[str, Any] | None:
+        kept = _read(self.place / f"summed-{at}.json")
+        return None if kept is None else json.loads(kept)
+
+    def keep_summed(self, at: At, summed: dict[str, Any]) -> None:
+        write_bytes(self.place / f"summed-{at}.json", json.dumps(summed).encode())
+
+    def _sum(self, round: int, number: int) -> Path:
+        return self.place / f"sum-{At(round, f'{number:016x}')}.json"
 
     def tidy(self, round: int, counted: At | None) -> None:
         """Forget what came before `round`, but for the state that counted: the others never will."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import torch
@@ -40,7 +40,7 @@ class Stranger(Refused):
 class Letter:
     """What one side tells the other."""
 
-    kind: str  # hello, probe, train or evaluate; answer or refusal
+    kind: str  # hello, probe, train or evaluate; advert, share, mask or reveal; answer or refusal
     run: str  # the run's mark
     round: int  # counted from 0; -1 where there is none
     told: Mapping[str, Any] = field(default_factory=dict)  # plain values
@@ -51,6 +51,11 @@ class Letter:
         header = {"version": VERSION, "kind": self.kind, "run": self.run, "round": self.round, "told": self.told}
         text = json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return save({key: t.detach().cpu().clone().contiguous() for key, t in self.tensors.items()}, {HEADER: text})
+
+    @property
+    def question(self) -> Letter:
+        """What is asked, whatever the number of the secure sum in which its answer is to take part."""
+        return replace(self, told={key: value for key, value in self.told.items() if key != "sum"})
 
     def must_be(self, kind: str, run: str, round: int) -> None:
         """Refuse a letter of another kind, run or round. A refusal is refused for the reason that it gives."""
@@ -125,9 +130,9 @@ def check_finite(tensors: Tree) -> None:
             raise Refused(f"its {key[:40]!r} has numbers that are not finite")
 
 
-def at_most(due: Shapes) -> int:
+def at_most(due: Shapes, room: int = ROOM) -> int:
     """Bytes of a letter that brings what is due."""
-    return nbytes(dict(due)) + ROOM
+    return nbytes(dict(due)) + room
 
 
 def _plain(dtype: torch.dtype) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TypeVar
 
-from fedbraid.federation.letters import Letter, Refused, Shapes, Stranger, at_most, check_tensors, mark, read
+from fedbraid.federation.letters import ROOM, Letter, Refused, Shapes, Stranger, at_most, check_tensors, mark, read
 from fedbraid.federation.register import Register
 from fedbraid.federation.transport import Transport
 
@@ -47,37 +47,37 @@ class Mail:
         return self.unfit[name][0] if name in self.unfit else "it is not connected"
 
     def ask(
-        self, letters: Mapping[str, bytes], round: int, due: Shapes, take: Callable[[Letter], T]
+        self, letters: Mapping[str, bytes], round: int, due: Shapes, take: Callable[[Letter], T], room: int = ROOM
     ) -> tuple[dict[str, T], dict[str, str]]:
         """What is taken from the answers, and why the others are not. Who has forgotten the run is asked once more."""
-        taken, refused, strangers = self._asked(letters, round, due, take)
+        taken, refused, strangers = self._asked(letters, round, due, take, room)
         if not strangers:
             return taken, refused
         self._greet(strangers)
         again = {name: letters[name] for name in strangers if name in self.tests}
-        later, still, _ = self._asked(again, round, due, take)
+        later, still, _ = self._asked(again, round, due, take, room)
         unfit = {name: self.why_not_here(name) for name in strangers if name not in again}
         return taken | later, refused | unfit | still
 
     def _asked(
-        self, letters: Mapping[str, bytes], round: int, due: Shapes, take: Callable[[Letter], T]
+        self, letters: Mapping[str, bytes], round: int, due: Shapes, take: Callable[[Letter], T], room: int = ROOM
     ) -> tuple[dict[str, T], dict[str, str], list[str]]:
         answers = self.transport.exchange(letters, self.seconds) if letters else {}
         taken, refused, strangers = dict[str, T](), dict[str, str](), list[str]()
         for name, letter in letters.items():
             try:
-                taken[name] = take(self._opened(answers.get(name), letter, round, due))
+                taken[name] = take(self._opened(answers.get(name), letter, round, due, room))
             except Refused as no:
                 refused[name] = str(no)
                 if isinstance(no, Stranger):
                     strangers.append(name)
         return taken, refused, strangers
 
-    def _opened(self, answer: bytes | None, to: bytes, round: int, due: Shapes) -> Letter:
+    def _opened(self, answer: bytes | None, to: bytes, round: int, due: Shapes, room: int) -> Letter:
         """An answer that is what it should be."""
         if answer is None:
             raise Refused("it did not answer in time")
-        letter = read(answer, at_most(due))
+        letter = read(answer, at_most(due, room))
         letter.must_be("answer", self.register.run, round)
         if letter.told.get("to") != mark(to):
             raise Refused("it answers another letter")

@@ -36,6 +36,7 @@ from fedbraid.federation.facts import Facts, OwnMatter
 from fedbraid.federation.holding import Held, Holding
 from fedbraid.federation.home import At, Home
 from fedbraid.federation.letters import Letter, Refused, Stranger, check_finite, check_tensors, mark, read
+from fedbraid.federation.secrecy import hidden
 
 log = logging.getLogger("fedbraid")
 
@@ -87,10 +88,19 @@ class Node:
 
     def _work(self, home: Home, content: bytes, letter: Letter) -> bytes:
         """A probe, or training."""
-        at, counted = At(letter.round, mark(content)), At.read(letter.told.get("counted"))
-        saved = home.answer(at)
-        if saved is not None:
+        summed = "sum" in letter.told
+        at = At(letter.round, mark(letter.question.written() if summed else content))
+        saved = home.answer(at) or self._worked(home, letter, at)
+        if not summed:
             return saved
+        from fedbraid.federation.summing import introduced
+
+        answer = read(saved, self.most)
+        told = {**answer.told, "to": mark(content), **introduced(home, self.name, letter, letter.kind, at)}
+        return replace(answer, told=told).written()
+
+    def _worked(self, home: Home, letter: Letter, at: At) -> bytes:
+        counted = At.read(letter.told.get("counted"))
         desk = self._desk(self._greeting(home))
         question = self._question(home, letter, desk)
         kept = _Kept(_before(home, counted, desk))
@@ -98,16 +108,31 @@ class Node:
             replies = desk.engine(letter, kept).run(question)
         uploads = {key: value[0] for key, value in replies.uploads.items()}
         if letter.kind == "probe":
-            home.keep_probe(at, content)
+            home.keep_probe(at, letter.question.written())
         elif desk.model.frozen is not None:
             uploads["model"] = uploads["model"][~desk.model.frozen]
+        hides = {key: value for key, value in uploads.items() if key in desk.hidden}
+        shows = {key: value for key, value in uploads.items() if key not in hides}
+        if hides and "sum" not in letter.told:
+            raise Refused("it asks for numbers that are to be sent masked only")
+        check_finite(hides)  # masked, nobody else can see it
         told = {"to": at.mark, "forward": replies.work.forward, "backward": replies.work.backward}
-        answer = Letter("answer", letter.run, letter.round, told, uploads).written()
+        answer = Letter("answer", letter.run, letter.round, told, shows).written()
         home.tidy(letter.round, counted)
         if kept.after:
             home.keep_state(at, kept.after)  # before the answer leaves
+        if hides:
+            home.keep_hidden(at, hides)
         home.keep_answer(at, answer)
         return answer
+
+    def _sum(self, home: Home, content: bytes, letter: Letter) -> bytes:
+        """A step of a secure sum."""
+        from fedbraid.federation.summing import STEPS
+
+        self._greeting(home)
+        answer = STEPS[letter.kind](home, self.name, letter)
+        return replace(answer, told={**answer.told, "to": mark(content)}).written()
 
     def _evaluate(self, home: Home, content: bytes, letter: Letter) -> bytes:
         """How a model does on the client's own test samples."""
@@ -129,6 +154,10 @@ class Node:
         "probe": _work,
         "train": _work,
         "evaluate": _evaluate,
+        "advert": _sum,
+        "share": _sum,
+        "mask": _sum,
+        "reveal": _sum,
     }
 
     def _greeting(self, home: Home) -> Letter:
@@ -192,6 +221,7 @@ class Desk:
     clients: Clients  # the one
     setup: Setup
     job: LocalJob
+    hidden: frozenset[str]  # uploads that leave it masked
 
     def tests(self) -> Samples:
         """The client's own test samples."""
@@ -245,7 +275,9 @@ def _desk(config: Config, facts: Facts, hello: Letter, held: Held, own: Sequence
     check_tensors(hello.tensors, {"model": setup.w, "buffers": setup.buffers})
     initial = {key: value.to(device) for key, value in hello.tensors.items()}
     setup = replace(setup, w=initial["model"], buffers=initial["buffers"])
-    return Desk(config, held, dataset, clients, setup, LocalJob(chain, model, optimizer_of(config), dataset.task))
+    hides = hidden(chain) if hello.told.get("secure") is True else frozenset[str]()
+    job = LocalJob(chain, model, optimizer_of(config), dataset.task)
+    return Desk(config, held, dataset, clients, setup, job, hides)
 
 
 def _before(home: Home, counted: At | None, desk: Desk) -> dict[str, Tree]:

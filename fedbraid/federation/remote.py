@@ -19,8 +19,9 @@ from torch import Tensor
 from fedbraid.engines.latest import Latest
 from fedbraid.errors import UserError
 from fedbraid.federation.facts import Facts
-from fedbraid.federation.post import Post, TooFew
+from fedbraid.federation.post import Post
 from fedbraid.federation.register import Register
+from fedbraid.federation.secrecy import Fewer, TooFew
 from fedbraid.rounds import Federation, Line
 
 log = logging.getLogger("fedbraid")
@@ -100,7 +101,7 @@ class Remote(Federation):
             self.engine.mail.greet_newcomers()
             self._cohort = Latest()  # with the sizes of those who have come since
             try:
-                line = super().launch()
+                line = self._launch()
             except TooFew as few:
                 missing = _few(self.engine.lost)
                 log.warning("round %d does not count: %s; without %s", self.server.round + 1, few, missing)
@@ -111,6 +112,17 @@ class Remote(Federation):
             f"round {self.server.round + 1} was tried {self.patience.tries} times without {missing}; "
             "go on with --resume when they are back, or with fewer --min-clients"
         )
+
+    def _launch(self) -> Line:
+        """One try. Where clients are lost while numbers are summed, it is gone through again with the others' answers."""
+        self.engine.begin(self.server.round)
+        while True:
+            try:
+                line = super().launch()
+            except Fewer:
+                continue
+            self.engine.count()
+            return line
 
 
 def _few(names: Sequence[str] | Mapping[str, str], most: int = 10) -> str:

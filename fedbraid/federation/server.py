@@ -11,6 +11,7 @@ from fedbraid.execute import OnRound, Recording
 from fedbraid.federation.assembly import assembled, resolved
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Patience
+from fedbraid.federation.secrecy import BOUND, Secrecy
 from fedbraid.federation.transport import Transport
 from fedbraid.results import Run
 from fedbraid.runs import RunDirectory
@@ -30,17 +31,24 @@ def conduct(
     on_round: OnRound | None = None,
     data_dir: Path | None = None,
     own: Sequence[type[Strand]] = (),
+    secure: bool = False,
+    bound: float = BOUND,
+    threshold: int = 0,
 ) -> Run:
     """Train a federation whose clients are the names of the roster; a client's number is its place there.
 
     It begins once `min_clients` of them are there (0 = all), and a round counts if so many of those who were asked
     answer within `seconds` (0 = all). Otherwise it is tried again after a `pause`, `tries` times in all. `config` names
     the data that the model is tested on; with `data.name="clients"` the clients test it on their own.
+
+    With `secure` the server learns models, and what strands use as plain sums, only as sums over clients, whose numbers
+    are at most `bound` in size; `threshold` clients of a round can unmask its sum (0 = the smallest majority).
     """
     directory = RunDirectory(Path(out))
     register = Register(directory.path / "federation.json", tuple(roster))
     patience = Patience(min_clients, seconds, tries, pause)
-    federation = assembled(config, transport, register, patience, directory.states, data_dir, own)
+    secrecy = Secrecy(bound, threshold) if secure else None
+    federation = assembled(config, transport, register, patience, directory.states, data_dir, own, secrecy)
     recording = Recording(federation, resolved(federation), directory)
     with recording.locked():
         recording.check(resume)

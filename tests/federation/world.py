@@ -24,6 +24,7 @@ from fedbraid.federation.letters import Letter, read
 from fedbraid.federation.node import Node
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Patience, Remote
+from fedbraid.federation.secrecy import Secrecy
 from fedbraid.federation.server import conduct
 from fedbraid.federation.transport import InProcess
 from fedbraid.files import write_bytes
@@ -84,12 +85,13 @@ def by_letter(
     transport: InProcess | None = None,
     min_clients: int = 0,
     tries: int = 3,
+    secrecy: Secrecy | None = None,
 ) -> Remote:
     """The federation by letters, once its clients are there."""
     transport = transport or InProcess(nodes(config, place / "homes"))
     patience = Patience(min_clients, seconds=1.0, tries=tries, pause=0.0)
     register = Register(place / "run" / "federation.json", NAMES)
-    federation = assembled(config, transport, register, patience, place / "run" / "checkpoint")
+    federation = assembled(config, transport, register, patience, place / "run" / "checkpoint", secrecy=secrecy)
     register.open()
     federation.gather()
     return federation

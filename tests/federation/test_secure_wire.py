@@ -1,0 +1,420 @@
+"""Secure sums by letters: the same result as in the clear, whoever is lost on the way, and no client's numbers in them."""
+
+import logging
+
+import numpy as np
+import pytest
+from world import (
+    NAMES,
+    apart,
+    by_letter,
+    configured,
+    finite,
+    happening,
+    held_apart,
+    held_here,
+    here,
+    lacking,
+    nodes,
+    rewritten,
+    samples,
+)
+
+pytest.importorskip("cryptography")
+
+from safetensors.numpy import load_file
+
+from fedbraid.errors import UserError
+from fedbraid.federation import node as node_module
+from fedbraid.federation.home import Home
+from fedbraid.federation.letters import read
+from fedbraid.federation.secrecy import Secrecy
+from fedbraid.federation.server import conduct
+from fedbraid.federation.transport import InProcess
+
+EVERYBODY = {"sampling": {"clients": 0}, "rounds": 3}
+METHODS = [
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "feddyn",
+    "drift(by_size=True)+disco",  # weights that differ, and plain sums of models beside
+    "drift(added=cohort)",
+    "feddc",
+    "disco",
+    "disco(target=global)",
+    "fedacd",
+    "fednh",
+    "creff",
+    "fednova",
+    "qfair",
+    "rfedavg_plus(lam=0.1)+scaffold",
+    "skip(every=2)+scaffold",
+]
+WHO, NUMBER, ROUND = "clinic-c", 2, 1
+STEPS = ["share", "mask", "reveal"]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return samples(tmp_path_factory.mktemp("data"))
+
+
+def secure(config, place, transport=None, **more):
+    return by_letter(config, place, transport, secrecy=Secrecy(), **more)
+
+
+def dtype(name):
+    return {"engine": {"device": "cpu", "dtype": name, "kind": "loop", "workers": 1}}
+
+
+@pytest.mark.parametrize("number", ["float64", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+def test_as_on_one_machine(method, number, file, tmp_path):
+    config = configured(method, file, sampling={"clients": 4}, **dtype(number))
+    local, remote = here(config), secure(config, tmp_path)
+    for _ in range(config.rounds):
+        one, other = local.advance(), remote.advance()
+        assert one["lost"] == other["lost"] == 0
+        assert one["train_loss"] == pytest.approx(other["train_loss"], abs=1e-6)
+    ours, theirs = held_here(local), held_apart(remote, tmp_path / "homes")
+    assert finite(ours) and apart(ours, theirs) <= (1e-9 if number == "float64" else 1e-6)
+    assert apart({"w": ours["w"]}, {"w": local.setup.w}) > 1e-4
+
+
+# --- exchanges
+
+
+def kinds(transport, round):
+    asked = [(read(letter, 1 << 30), name) for name, letter, _ in transport.sent]
+    return [letter.kind for letter, name in asked if letter.round == round and name == NAMES[0]]
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("fedavg", ["train", "share", "mask", "reveal"]),
+        ("drift(by_size=True)+disco", ["train", "share", "mask", "reveal"]),
+        ("disco(target=global)", ["probe", "share", "mask", "reveal", "train", "share", "mask", "reveal"]),
+        ("rfedavg_plus(lam=0.1)+scaffold", ["probe", "train", "share", "mask", "reveal"]),
+    ],
+)
+def test_a_round_has_three_more_exchanges_for_all_its_sums(method, expected, file, tmp_path):
+    config = configured(method, file, **EVERYBODY)
+    transport = InProcess(nodes(config, tmp_path / "homes"))
+    federation = secure(config, tmp_path, transport)
+    federation.advance()
+    assert kinds(transport, 0) == expected
+
+
+def test_what_crosses_is_counted(file, tmp_path):
+    config = configured("scaffold", file, **EVERYBODY)
+    transport = InProcess(nodes(config, tmp_path / "homes"))
+    federation = secure(config, tmp_path, transport)
+    line, size = federation.advance(), federation.setup.w.numel()
+    protocol = 0
+    for _, letter, answer in transport.sent:
+        told, kind = read(answer, 1 << 30).told, read(letter, 1 << 30).kind
+        protocol += sum(len(told[key]) for key in ("advert", "shares", "revealed") if key in told and kind != "hello")
+    assert line["bytes_up"] == 5 * 2 * size * 8 + protocol  # the model and the change of the control variate
+
+
+# --- clients that are lost on the way
+
+
+def lost_at(step, times=1):
+    """What happens to the answers of one client: the letter of that kind finds it gone."""
+    left = [times]
+
+    def gone(question, answer):
+        left[0] -= 1
+        return None if left[0] >= 0 else answer
+
+    return {(WHO, ROUND, step): gone}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "disco", "qfair"])
+def test_lost_at_any_step_is_as_lost_while_training(method, step, file, tmp_path):
+    """Once its numbers have come it need not be there any more: its part in the sum is recovered."""
+    config = configured(method, file, **EVERYBODY)
+    transport = happening(config, tmp_path / "homes", lost_at(step))
+    remote = secure(config, tmp_path, transport, min_clients=3)
+    lines = [remote.advance() for _ in range(config.rounds)]
+    local = lacking(here(config), {(ROUND, "train"): {NUMBER}} if step != "reveal" else {})
+    theirs = [local.advance() for _ in range(config.rounds)]
+    assert [line["lost"] for line in lines] == [line["lost"] for line in theirs]
+    assert list(lines[ROUND]["missing"]) == ([] if step == "reveal" else [WHO])
+    assert apart(held_here(local), held_apart(remote, tmp_path / "homes")) <= 1e-9
+    again = kinds(transport, ROUND).count("mask")
+    anew = step == "mask" and method == "disco"  # elsewhere the weights of the others only grow in proportion
+    assert again == (2 if anew else 1)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_lost_in_the_sum_of_a_probe(step, file, tmp_path):
+    config = configured("disco(target=global)+scaffold", file, **EVERYBODY)
+    transport = happening(config, tmp_path / "homes", lost_at(step))
+    remote = secure(config, tmp_path, transport, min_clients=3)
+    local = lacking(here(config), {(ROUND, "probe"): {NUMBER}} if step != "reveal" else {})
+    for _ in range(config.rounds):
+        assert remote.advance()["lost"] == local.advance()["lost"]
+    assert apart(held_here(local), held_apart(remote, tmp_path / "homes")) <= 1e-9
+
+
+def test_two_lost_one_after_the_other(file, tmp_path):
+    config = configured("disco+scaffold", file, **EVERYBODY)
+    when = {(WHO, ROUND, "mask"): lambda q, a: None, ("clinic-a", ROUND, "advert"): lambda q, a: None}
+    remote = secure(config, tmp_path, happening(config, tmp_path / "homes", when), min_clients=3)
+    local = lacking(here(config), {(ROUND, "train"): {NUMBER, 0}})
+    for _ in range(config.rounds):
+        assert remote.advance()["lost"] == local.advance()["lost"]
+    assert apart(held_here(local), held_apart(remote, tmp_path / "homes")) <= 1e-9
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_with_too_few_left_the_round_is_tried_again(step, file, tmp_path, caplog):
+    """At `reveal` nobody answers the first time; shares are then asked for again, and the round goes on."""
+    config = configured("disco+scaffold", file, **EVERYBODY)
+    when = {}
+    for name in NAMES[:3] if step != "reveal" else NAMES:
+        when |= {(name, ROUND, step): lost_at(step)[WHO, ROUND, step]}
+    remote = secure(config, tmp_path, happening(config, tmp_path / "homes", when), min_clients=3)
+    lines = [remote.advance() for _ in range(config.rounds)]
+    assert lines[ROUND]["repeated"] == (0 if step == "reveal" else 1) and lines[ROUND]["lost"] == 0
+    local = here(config)
+    for _ in range(config.rounds):
+        local.advance()
+    assert apart(held_here(local), held_apart(remote, tmp_path / "homes")) <= 1e-9
+
+
+def test_a_sum_that_was_learned_is_not_made_again_with_others(file, tmp_path):
+    """The round fails after its probe's sum; the second try takes that sum, though a client of it is gone."""
+    config = configured("disco(target=global)", file, **EVERYBODY)
+    when = {
+        (name, ROUND, "train"): lost_at("train", 9 if name == WHO else 1)[WHO, ROUND, "train"] for name in NAMES[:3]
+    }
+    transport = happening(config, tmp_path / "homes", when)
+    remote = secure(config, tmp_path, transport, min_clients=3)
+    lines = [remote.advance() for _ in range(config.rounds)]
+    assert lines[ROUND]["repeated"] == 1 and list(lines[ROUND]["missing"]) == [WHO]
+    assert kinds(transport, ROUND).count("probe") == 1
+    local = lacking(here(config), {(ROUND, "train"): {NUMBER}})
+    for _ in range(config.rounds):
+        local.advance()
+    assert apart(held_here(local), held_apart(remote, tmp_path / "homes")) <= 1e-9
+
+
+# --- a server that is killed between the sum and its checkpoint
+
+
+def test_a_server_that_forgets_a_sum_learns_the_same_again(file, tmp_path):
+    """Who was lost then is left out, though it is back: another sum of the same numbers would tell its part."""
+    config = configured("disco+scaffold", file, **EVERYBODY)
+    when = {(WHO, 0, "mask"): lost_at("mask")[WHO, ROUND, "mask"]}
+    transport = happening(config, tmp_path / "homes", when)
+    first = secure(config, tmp_path, transport, min_clients=3)
+    first.advance()
+    again = secure(config, tmp_path, InProcess(nodes(config, tmp_path / "homes")), min_clients=3)
+    line = again.advance()
+    assert line["missing"] == {WHO: "the others' numbers were summed without it before"}
+    one, other = held_apart(first, tmp_path / "homes"), held_apart(again, tmp_path / "homes")
+    assert apart(one, other) <= 1e-12
+
+
+def test_clients_are_summed_with_the_same_others_only(file, tmp_path):
+    config = configured("scaffold", file, **EVERYBODY)
+    secure(config, tmp_path).advance()
+    transport = InProcess(nodes(config, tmp_path / "homes"), away={WHO})
+    again = secure(config, tmp_path, transport, min_clients=3, tries=1)
+    with pytest.raises(UserError, match="round 1 was tried 1 times"):
+        again.advance()
+    refusals = [read(answer, 1 << 30).told.get("reason") for _, _, answer in transport.sent]
+    assert "its numbers of this round were summed with other clients before" in refusals
+
+
+def test_letters_that_come_twice_are_answered_alike(file, tmp_path):
+    """Each letter meets a new process, as if the one before had been killed after it answered."""
+    config = configured("drift(by_size=True)+disco", file, **EVERYBODY)
+    answers = {}
+
+    def homeward(client, letter, answer):
+        assert answers.setdefault((client, letter), answer) == answer
+        return answer
+
+    transport = InProcess(nodes(config, tmp_path / "homes"), lambda client, letter: (letter, letter), homeward)
+    remote, local = secure(config, tmp_path, transport), here(config)
+    for _ in range(config.rounds):
+        remote.advance(), local.advance()
+    assert apart(held_here(local), held_apart(remote, tmp_path / "homes")) <= 1e-9
+
+
+# --- what the server sees
+
+SEEN = {"model": {"name": "mlp", "hidden": [64]}, "sampling": {"clients": 0}, "rounds": 2}
+
+
+def seen_of(method, file, place):
+    """All answers of one client in a round, and what it hid in it."""
+    config = configured(method, file, **SEEN)
+    transport = InProcess(nodes(config, place / "homes"))
+    federation = secure(config, place, transport)
+    federation.advance()
+    transport.sent.clear()
+    federation.advance()
+    folder = Home(place / "homes" / WHO, federation.register.run).place
+    secrets = {}
+    for kept in sorted(folder.glob("hidden-000001-*.safetensors")):
+        secrets |= load_file(kept)
+    return [answer for name, _, answer in transport.sent if name == WHO], secrets, federation
+
+
+def complaints(answers, secrets, start):
+    """What of `secrets` shows in the answers: numbers as they are, or vectors that go with them."""
+    found = set()
+    for answer in answers:
+        for key, values in secrets.items():
+            numbers = {n for n in values.reshape(-1).tolist() if n not in (0.0, 1.0, 2.0, 3.0)}
+            for kind in (np.float64, np.float32):
+                if any(kind(number).tobytes() in answer for number in numbers):
+                    found.add(f"the numbers of {key}")
+        for name, tensor in read(answer, 1 << 30).tensors.items():
+            vector = tensor.double().numpy().reshape(-1)
+            for key, values in secrets.items():
+                views = [values.reshape(-1)] + ([values - start] if key == "model" else [])
+                if any(goes_with(vector, view) for view in views):
+                    found.add(f"{name} goes with {key}")
+    return found
+
+
+def goes_with(vector, secret):
+    """Whether some stretch of a vector correlates with a secret, more than noise does once in a billion times."""
+    size = len(secret)
+    if size < 50 or len(vector) < size or secret.std() == 0:
+        return False
+    stretches = np.lib.stride_tricks.sliding_window_view(vector / np.abs(vector).max(), size)
+    stretches = stretches - stretches.mean(1, keepdims=True)
+    secret = (secret - secret.mean()) / np.linalg.norm(secret - secret.mean())
+    return bool(np.abs(stretches @ secret / np.linalg.norm(stretches, axis=1).clip(1e-300)).max() > 7 / np.sqrt(size))
+
+
+HIDING = ["fedavg", "scaffold", "drift(added=cohort)", "fednh", "creff", "disco(target=global)"]
+
+
+@pytest.mark.parametrize("method", HIDING)
+def test_nothing_of_a_client_shows_in_its_letters(method, file, tmp_path):
+    answers, secrets, federation = seen_of(method, file, tmp_path)
+    assert federation.engine.hidden & secrets.keys() == secrets.keys() and "model" in secrets
+    assert len(answers) == (8 if "global" in method else 4)
+    assert complaints(answers, secrets, federation.server.w.numpy()) == set()
+    allowed = {"to", "forward", "backward", "advert", "shares", "revealed"}
+    for answer in answers:
+        letter = read(answer, 1 << 30)
+        assert letter.told.keys() <= allowed and not letter.tensors.keys() & secrets.keys()
+
+
+def test_a_model_in_the_clear_would_show(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(node_module, "hidden", lambda chain: chain.sum_only)
+    with pytest.raises(UserError, match="it has 'model', which was not asked for|it has 'buffers', which was not"):
+        seen_of("scaffold", file, tmp_path)
+    config = configured("scaffold", file, **SEEN)
+    answers = []
+    transport = InProcess(nodes(config, tmp_path / "other"), homeward=lambda c, q, a: answers.append(a) or a)
+    remote = by_letter(config, tmp_path / "plain", transport)
+    remote.advance()
+    model = read(answers[-1], 1 << 30).tensors["model"].numpy()
+    shown = complaints(answers[-1:], {"model": model}, remote.setup.w.numpy())
+    assert shown == {"the numbers of model", "model goes with model"}
+
+
+def test_numbers_without_masks_would_show(file, tmp_path, monkeypatch):
+    from fedbraid.federation.secure.client import Client
+
+    real = Client.mask
+
+    def bare(self, letter, numbers):
+        real(self, letter, numbers)
+        return numbers
+
+    monkeypatch.setattr(Client, "mask", bare)
+    monkeypatch.setattr("fedbraid.federation.secure.server.add_mask", lambda *args: None)
+    answers, secrets, federation = seen_of("scaffold", file, tmp_path)
+    shown = complaints(answers, secrets, federation.server.w.numpy())
+    assert {"masked goes with model", "masked goes with scaffold.change"} <= shown
+
+
+# --- what a client refuses, and a server
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"parts": [["log: loss", 1.0]]}, "which is not to be summed"),
+        ({"parts": [["scaffold.change", 0.5]]}, "of which only plain ones are to be had"),
+        ({"parts": []}, "numbers that are not here"),
+        ({"sum": 5}, "it knows nothing of this sum"),
+        ({"bound": 1e-6}, "beyond the bound"),
+        ({"delivery": 5}, "it lacks 'delivery'"),
+    ],
+)
+def test_what_a_client_does_not_mask(change, reason, file, tmp_path):
+    config = configured("scaffold", file, **EVERYBODY)
+
+    def outward(client, letter):
+        question = read(letter, 1 << 30)
+        if client == WHO and question.kind == "mask":
+            letter = rewritten(letter, told={**question.told, **change})
+        return (letter,)
+
+    transport = InProcess(nodes(config, tmp_path / "homes"), outward)
+    secure(config, tmp_path, transport, min_clients=3).advance()
+    kind = [read(a, 1 << 30) for name, q, a in transport.sent if name == WHO and read(q, 1 << 30).kind == "mask"]
+    assert kind[0].kind == "refusal" and reason in kind[0].told["reason"]
+
+
+def test_numbers_beyond_the_bound_cost_the_round_that_client(file, tmp_path, caplog):
+    config = configured("fedavg", file, **EVERYBODY)
+    remote = by_letter(config, tmp_path, secrecy=Secrecy(bound=1e-3), tries=1)
+    with pytest.raises(UserError, match="round 1 was tried"):
+        remote.advance()
+    assert any("is beyond the bound of 0.001" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "more", "reason"),
+    [
+        ("fedskip", {}, {}, "would hide nothing of skip"),
+        ("fedavg", {"sampling": {"clients": 2}}, {}, "over at least 3 clients, and a round has 2"),
+        ("fedavg", {"sampling": {"scheme": "bernoulli"}}, {}, "set sampling.scheme=fixed"),
+        ("fedavg", {}, {"threshold": 4}, "over at least 4 clients, and a round has 3"),
+        ("fedavg", {}, {"bound": 0.0}, "the bound of secure sums"),
+        ("fedavg", {"analyses": ["drift"]}, {}, "the analysis drift looks at single models"),
+    ],
+)
+def test_refused_at_the_start(method, settings, more, reason, file, tmp_path):
+    config = configured(method, file, **settings)
+    with pytest.raises(UserError, match=reason):
+        conduct(config, InProcess({}), NAMES, out=tmp_path / "run", secure=True, **more)
+
+
+@pytest.mark.parametrize(
+    ("method", "hides", "shows"),
+    [
+        ("scaffold+disco", "model, buffers, scaffold.change", "disco.d, log: loss, log: samples"),
+        ("skip+scaffold", "scaffold.change", "model, buffers, log: loss, log: samples"),
+    ],
+)
+def test_the_log_says_what_is_hidden(method, hides, shows, file, tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        secure(configured(method, file), tmp_path)
+    (said,) = [record.getMessage() for record in caplog.records if "secure sums" in record.getMessage()]
+    assert said == f"secure sums: the server learns {hides} only as sums over clients; {shows} one by one"
+
+
+def test_the_whole_of_it(file, tmp_path):
+    config = configured("scaffold", file)
+    run = conduct(config, InProcess(nodes(config, tmp_path / "homes")), NAMES, out=tmp_path / "run", secure=True)
+    local = here(config)
+    for _ in range(3):
+        local.advance()
+    assert apart(run.model.state_dict(), local.module().state_dict()) <= 1e-9
