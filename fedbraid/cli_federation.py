@@ -84,6 +84,12 @@ def serve(
         int, typer.Option(min=0, help="A round counts with so many answers.", show_default="everybody")
     ] = 0,
     seconds: Annotated[float, typer.Option(min=1, help="How long a client has to answer.")] = 600,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help="Learn models, and what strands only add up, as sums over clients and no other way."
+        ),
+    ] = False,
     most: Annotated[int, typer.Option("--max-answer", min=1, help="MB that an answer may have.")] = 1024,
     device: Device = None,
     data_dir: DataDir = None,
@@ -126,6 +132,7 @@ def serve(
         resume=resume,
         min_clients=min_clients,
         seconds=seconds,
+        secure=secure,
         most=most * 10**6,
         data_dir=str(data_dir.resolve()) if data_dir else None,
         strands=_absolute(strand),

@@ -236,6 +236,7 @@ def serve(grid: Grid, context: Context) -> None:
                     on_round=on_round,
                     data_dir=Path(settings.data_dir) if settings.data_dir else None,
                     own=load_strands(settings.strands),
+                    secure=settings.secure,
                 )
             done.report(Path(settings.out))
             with open(settings.summary, "w", encoding="utf-8") as text:

@@ -20,6 +20,7 @@ class Register:
 
     file: Path
     roster: tuple[str, ...]
+    secure: bool = False  # whether sums are all that the server learns of what clients let it add up
     run: str = ""  # the run's mark
     sizes: dict[str, int] = field(default_factory=dict)  # training samples of those who have ever come
     mean: float = 0.0  # samples of those who were there when the run began, on average
@@ -39,6 +40,9 @@ class Register:
             raise UserError(
                 f"{self.file} was begun with the clients {', '.join(held['roster'])}; resume it with the same"
             )
+        if held["secure"] != self.secure:
+            way = "with" if held["secure"] else "without"
+            raise UserError(f"{self.file} was begun {way} secure sums; resume it {way} them")
         self.run, self.sizes, self.mean, self.width = held["run"], held["sizes"], held["mean"], held["width"]
 
     def note(self, name: str, samples: int) -> None:
@@ -65,7 +69,14 @@ class Register:
     def _save(self) -> None:
         write_json(
             self.file,
-            {"run": self.run, "roster": self.roster, "sizes": self.sizes, "mean": self.mean, "width": self.width},
+            {
+                "run": self.run,
+                "roster": self.roster,
+                "secure": self.secure,
+                "sizes": self.sizes,
+                "mean": self.mean,
+                "width": self.width,
+            },
         )
 
 

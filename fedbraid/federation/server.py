@@ -45,7 +45,7 @@ def conduct(
     are at most `bound` in size; `threshold` clients of a round can unmask its sum (0 = the smallest majority).
     """
     directory = RunDirectory(Path(out))
-    register = Register(directory.path / "federation.json", tuple(roster))
+    register = Register(directory.path / "federation.json", tuple(roster), secure)
     patience = Patience(min_clients, seconds, tries, pause)
     secrecy = Secrecy(bound, threshold) if secure else None
     federation = assembled(config, transport, register, patience, directory.states, data_dir, own, secrecy)

@@ -40,6 +40,7 @@ class ServerSettings(Settings):
     resume: bool = False
     min_clients: int = 0
     seconds: float = 600.0
+    secure: bool = False
     most: int = 2**30  # bytes of an answer
     data_dir: str | None = None
     strands: list[str] = field(default_factory=list)  # file.py:Class

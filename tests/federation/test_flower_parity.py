@@ -55,8 +55,10 @@ def joined(tmp_path_factory):
 
 def same(joined, method, tmp_path):
     place, port, family = joined
-    words = ["serve", "--keys", place / "keys" / "server", "--port", port, "--method", method, "--out", tmp_path / "run"]
-    server = family.start("-m", "fedbraid", *words, *(word for setting in SET for word in ("--set", setting)))
+    words = ["serve", "--keys", place / "keys" / "server", "--port", port, "--method", method]
+    server = family.start(
+        "-m", "fedbraid", *words, "--out", tmp_path / "run", *(word for setting in SET for word in ("--set", setting))
+    )
     assert server.wait(180) == 0, "\n".join(server.lines)
     api.run(method, config=from_dict(SETTINGS), out=tmp_path / "here")
     there, here = (load_file(tmp_path / run / "model.safetensors") for run in ("run", "here"))

@@ -139,6 +139,8 @@ def test_a_server_is_resumed_with_its_own_clients_and_settings(file, tmp_path):
     ):
         with pytest.raises(UserError, match=reason):
             conduct(other, transport, roster, out=tmp_path / "run", resume=True)
+    with pytest.raises(UserError, match="begun without secure sums"):
+        conduct(config, transport, NAMES, out=tmp_path / "run", resume=True, secure=True)
     saved = json.loads((tmp_path / "run" / "federation.json").read_text())
     conduct(config, transport, NAMES, out=tmp_path / "run", resume=True)
     assert json.loads((tmp_path / "run" / "federation.json").read_text()) == saved
