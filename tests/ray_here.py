@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 NOISE = (
     # Ray opens /dev/null for its processes and leaves closing it, and waiting for them, to the garbage collector
@@ -21,17 +23,15 @@ NOISE = (
 
 
 @contextmanager
-def own_ray() -> Iterator[Path]:
-    """Where Ray keeps its files. Afterwards it is shut down, and every process that it started is gone."""
-    import ray
-
+def own_place(end: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """Where Ray keeps its files. After its `end`, every process that it started is gone."""
     place = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # the path of a socket has to be short
     before = os.environ.get("RAY_TMPDIR")
     os.environ["RAY_TMPDIR"] = str(place)
     try:
         yield place
     finally:
-        ray.shutdown()
+        end()
         if before is None:
             del os.environ["RAY_TMPDIR"]
         else:
@@ -59,3 +59,47 @@ def started_at(place: Path) -> list[int]:
         except OSError:  # it has just ended
             continue
     return found
+
+
+QUICKLY = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 200,
+    "health_check_failure_threshold": 3,
+    "health_check_timeout_ms": 500,
+}
+"""Ray notices after a second, not after many, that a node is gone."""
+
+
+class Nodes:
+    """A cluster: a head without workers, and nodes with room for one worker each."""
+
+    def __init__(self, count: int) -> None:
+        from ray.cluster_utils import Cluster
+
+        small = {"object_store_memory": 100 << 20, "include_dashboard": False}
+        self.cluster = Cluster(True, head_node_args={"num_cpus": 0, "_system_config": QUICKLY, **small})
+        self.nodes: list[Any] = []
+        self.orphans: list[int] = []
+        for _ in range(count):
+            self.add()
+        self.cluster.wait_for_nodes()
+
+    def add(self) -> None:
+        self.nodes.append(self.cluster.add_node(num_cpus=1, object_store_memory=100 << 20, wait=False))
+
+    def kill(self, node: Any) -> None:
+        """SIGKILL to the process that a node is. Its workers go on until they notice."""
+        self.nodes.remove(node)
+        process = node.all_processes["raylet"][0].process.pid
+        self.orphans += children_of(process)
+        os.kill(process, signal.SIGKILL)
+
+    def shutdown(self) -> None:
+        self.cluster.shutdown()
+        for process in self.orphans:  # they would notice in the end
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def children_of(process: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{process}/task/{process}/children").read_text().split()]

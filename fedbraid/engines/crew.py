@@ -105,7 +105,7 @@ class Crew:
             self._welcome(left)
         self._check_any()
         hosts = {hand.facts.host for hand in self.here if hand.facts}
-        log.info("%d workers on %d machines", len(self.here), len(hosts))
+        log.info("workers: %d, on machines: %d", len(self.here), len(hosts))
         if self.coming:
             log.warning("%d others have not come yet; the run begins without", len(self.coming))
 

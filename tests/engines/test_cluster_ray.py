@@ -1,28 +1,33 @@
-"""The same with Ray's actors: other processes, of which some are killed."""
+"""The same with Ray: a cluster of several nodes on this machine, of which workers and nodes are killed."""
 
 import os
+import random
 import signal
-from importlib.util import find_spec
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers import advanced, apart, federation, held
+from helpers import advanced, apart, federation, held, toy
 from jobs import training_job
 from made_up_strands import MADE_UP
-from ray_here import NOISE, own_ray, started_at
+from ray_here import NOISE, Nodes, own_place, started_at
+from safetensors.torch import load_file
 
 import fedbraid as fb
 from fedbraid.cli_input import load_strand
+from fedbraid.engines import crew as crew_module
 from fedbraid.engines.ray_remote import RayRemote, _is_the_users
 from fedbraid.errors import UserError
 from fedbraid.strands import STRANDS
 
-pytestmark = [
-    pytest.mark.skipif(not find_spec("ray"), reason="Ray is not installed: pip install fedbraid[ray]"),
-    *(pytest.mark.filterwarnings(noise) for noise in NOISE),
-]
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install fedbraid[ray]")
+
+pytestmark = [pytest.mark.filterwarnings(noise) for noise in NOISE]
 ROUNDING = 1e-12
 CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
 CHAINS = [
@@ -34,14 +39,28 @@ WIDE = {"name": "mlp", "hidden": [20]}
 
 
 @pytest.fixture(scope="module")
-def crew():
-    """Two workers on a Ray that the engine starts by itself."""
-    with own_ray() as place:
-        first = federation(engine={"kind": "ray", "workers": 2})
-        first.advance()
+def nodes():
+    """A cluster of two nodes with room for a worker each."""
+    made = []
+
+    def end():
+        ray.shutdown()
+        for cluster in made:
+            cluster.shutdown()
+
+    with own_place(end) as place:
+        made.append(Nodes(2))
         assert started_at(place)
-        yield first.engine.crew
-        first.engine.close()
+        yield made[0]
+
+
+@pytest.fixture(scope="module")
+def crew(nodes):
+    """Two workers, for many federations."""
+    first = federation(engine={"kind": "ray", "workers": 2, "address": nodes.cluster.address})
+    first.advance()
+    yield first.engine.crew
+    first.engine.close()
 
 
 @pytest.fixture
@@ -50,8 +69,7 @@ def spread_out(crew):
     made = []
 
     def make(method="fedavg", **settings):
-        engine = {"kind": "ray", "workers": 2}
-        made.append(federation(method, own=MADE_UP, engine=engine, **{"model": WIDE} | settings))
+        made.append(federation(method, own=MADE_UP, engine={"kind": "ray"}, **{"model": WIDE} | settings))
         made[-1].engine.crew = crew
         crew.users += 1
         return made[-1]
@@ -91,7 +109,10 @@ def lose(crew, which):
     os.kill(crew.here[which].facts.process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("moment", ["between rounds", "before the sums", "before the states are asked for"])
+MOMENTS = ["before the sums", *(pytest.param(m, marks=pytest.mark.slow) for m in ("between rounds", "before saving"))]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_worker_that_is_killed_is_replaced_and_nothing_changes(spread_out, crew, moment):
     method, settings = "scaffold+drift(alpha=0.2)+skip(every=2)", {"rounds": 3}
     here, there = advanced(alone(method, **settings)), spread_out(method, **settings)
@@ -110,7 +131,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_changes(spread_out, cre
         there.engine.run = run_and_lose
     there.advance()
     there.engine.run = run
-    if moment == "before the states are asked for":
+    if moment == "before saving":
         lose(crew, 0)
     there.advance()
     assert apart(held(here), held(there)) <= ROUNDING
@@ -128,7 +149,6 @@ def test_replies_of_a_killed_worker_are_made_again(spread_out, crew):
     total = replies.sum("model", weights)
     lose(crew, 0)
     assert torch.equal(replies.each("scaffold.change"), before)
-    lose(crew, 1)
     assert torch.equal(replies.sum("model", weights), total)
 
 
@@ -171,8 +191,6 @@ class BatchNorm(torch.nn.Module):
 
 
 def test_a_cluster_that_is_not_there_is_a_sentence(monkeypatch):
-    import ray
-
     def nobody(**settings):
         raise ConnectionError("could not find any running Ray instance\nmore")
 
@@ -192,3 +210,99 @@ def test_ray_is_imported_by_nobody_else():
     sources = Path(fb.__file__).parent.rglob("*.py")
     knowing = {p.name for p in sources if "import ray\n" in p.read_text() or "from ray" in p.read_text()}
     assert knowing == {"ray_remote.py"}
+
+
+# --- at random moments
+
+
+def kill_at_random(nodes, crew, seed, kinds, between, going):
+    """Kill workers' processes, and nodes, in whose place new ones are put, while a run is `going`; what was killed."""
+    rng, done = random.Random(seed), []
+    for kind in kinds:
+        wait([going], rng.uniform(*between))
+        while not crew.here and not going.done():
+            time.sleep(0.05)
+        if going.done():
+            break
+        if kind == "node":
+            nodes.kill(rng.choice(nodes.nodes))
+            nodes.add()
+        else:
+            try:
+                os.kill(rng.choice(list(crew.here)).facts.process, signal.SIGKILL)
+            except ProcessLookupError:  # gone with its node, which nobody has noticed yet
+                continue
+        done.append(kind)
+    return done
+
+
+STATES = "scaffold+drift(alpha=0.2)+skip(every=2)"
+
+
+def chaos(nodes, make, method, seed, kinds, between, rounds, **settings):
+    """A federation while things are killed, beside an undisturbed one on one machine."""
+    data = toy((20, 7, 31, 12, 26, 9, 18, 15))
+    work = {"local": {"batch": 1, "epochs": 6}, "model": {"name": "mlp", "hidden": [20]}, "data": data}
+    settings = {"rounds": rounds, "sampling": {"clients": 6}, **work, **settings}
+    here = advanced(federation(method, **settings))
+    there = make(method, **settings)
+    there.advance()
+    with ThreadPoolExecutor(1) as pool:  # nodes can be started by the main thread only
+        going = pool.submit(advanced, there, rounds - 1)
+        done = kill_at_random(nodes, there.engine.crew, seed, kinds, between, going)
+        going.result()
+    away = apart(held(here), held(there))
+    print(f"{method}, seed {seed}: {away} apart after {done}")
+    assert away <= 1e-11  # the contract is 1e-6
+    return done
+
+
+def test_killed_workers_and_nodes_change_nothing(nodes, spread_out, monkeypatch):
+    monkeypatch.setattr(crew_module, "GRACE", 2.0)
+    done = chaos(nodes, spread_out, STATES, 1, ["worker", "node"], (0.1, 1.0), rounds=20)
+    assert done == ["worker", "node"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("method", ["scaffold", "feddyn", "skip(every=3)", STATES, "rfedavg_plus+scaffold"])
+def test_killed_again_and_again(nodes, spread_out, monkeypatch, method, seed):
+    monkeypatch.setattr(crew_module, "GRACE", 2.0)
+    kinds = random.Random(seed).choices(["worker", "worker", "node"], k=8)
+    done = chaos(nodes, spread_out, method, seed, kinds, (0.0, 3.0), rounds=120)
+    assert len(done) >= 3
+
+
+@pytest.mark.slow
+def test_a_cluster_without_nodes_is_an_error(nodes, spread_out, monkeypatch):
+    """And the state is not lost: what comes back goes on where it was."""
+    monkeypatch.setattr(crew_module, "GRACE", 0.5)
+    here = advanced(federation("scaffold"))
+    there = spread_out("scaffold", model={"name": "mlp", "hidden": [5]})
+    there.advance()
+    there.engine.settle()
+    there.engine.crew.patience = 3.0
+    for node in list(nodes.nodes):
+        nodes.kill(node)
+    with pytest.raises(UserError, match="no worker of the cluster came within 3 s"):
+        there.advance()
+    nodes.add()
+    there.engine.crew.patience = 60.0
+    advanced(there, 2)
+    assert apart(held(here), held(there)) <= ROUNDING
+
+
+@pytest.mark.slow
+def test_on_a_laptop_it_starts_ray_by_itself(tmp_path):
+    words = ["run", "--engine", "ray", "--method", "scaffold", "--set", "rounds=3", "--set", "engine.dtype=float64"]
+    models = []
+    with own_place() as place:
+        for name, more in (("cluster", words[1:3]), ("here", ["--engine", "stack"])):
+            command = [sys.executable, "-m", "fedbraid", "run", *more, *words[3:], "--out", name]
+            path = {"PYTHONPATH": str(Path(fb.__file__).parents[1])}
+            done = subprocess.run(command, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            models.append(load_file(tmp_path / name / "model.safetensors"))
+        assert place.exists()
+    for name, value in models[0].items():
+        torch.testing.assert_close(value, models[1][name], rtol=0, atol=1e-12)
