@@ -106,7 +106,8 @@ def serve(
     from fedbraid.cli_input import load_strands, resolved
     from fedbraid.config import to_dict
     from fedbraid.federation.address import Address
-    from fedbraid.federation.keys import check_names, read_roster
+    from fedbraid.federation.keys import read_roster
+    from fedbraid.federation.names import check_names
     from fedbraid.federation.serving import run_server
     from fedbraid.federation.settings import ServerSettings
     from fedbraid.runs import RunDirectory
@@ -176,7 +177,8 @@ def join(
     from fedbraid.cli_input import load_strands
     from fedbraid.federation.address import Address
     from fedbraid.federation.joining import run_node
-    from fedbraid.federation.keys import check_name, read_name
+    from fedbraid.federation.keys import read_name
+    from fedbraid.federation.names import check_name
     from fedbraid.federation.settings import NodeSettings
 
     _check_security(key_folder, insecure, "client")

@@ -28,6 +28,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedbraid.errors import UserError
 from fedbraid.federation.guard import Guard, loud_about_tls, once_a_minute
+from fedbraid.federation.names import is_name
 from fedbraid.federation.processes import end_with_parent
 from fedbraid.federation.settings import GuardSettings, NodeSettings, ServerSettings, named
 from fedbraid.version import __version__
@@ -182,7 +183,8 @@ class GridTransport:
             return
         for reply in self.grid.pull_messages(list(self._asked)):
             node = self._asked.pop(reply.metadata.reply_to_message_id, 0)
-            if not reply.has_error() and isinstance(name := _word(reply.content), str):
+            name = None if reply.has_error() else reply.content.config_records.get("node", ConfigRecord()).get("name")
+            if isinstance(name, str) and is_name(name):
                 self._called[node] = name
                 log.info("%s is here, as it says", name)
 
@@ -197,10 +199,6 @@ def unpacked(content: RecordDict) -> bytes:
     if not isinstance(letter, bytes):
         raise TypeError("the letter is no bytes")
     return letter
-
-
-def _word(content: RecordDict) -> Any:
-    return content.config_records.get("node", ConfigRecord()).get("name")
 
 
 def _one_line(text: object) -> str:

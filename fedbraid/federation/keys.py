@@ -26,13 +26,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedbraid.errors import UserError
+from fedbraid.federation.names import check_name, check_names
 
 CA, AUTHORITY, SERVER = "ca.pem", "authority", "server"
 ALWAYS = "localhost", "127.0.0.1", "::1"
 """What the server's certificate is good for in any case: its own processes reach it there."""
 
 CA_YEARS, SERVER_YEARS = 10, 2
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,6 @@ class Member:
 
     name: str
     key: bytes  # its public key, PEM
-
-
-def check_name(name: str) -> str:
-    """A client's name is a word that is safe as a folder."""
-    if not NAME.fullmatch(name):
-        raise UserError(f"a client's name has letters, digits, dots, dashes and underscores, at most 64; not {name!r}")
-    return name
-
-
-def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise UserError(f"two clients are called {twice}")
-    return tuple(map(check_name, names))
 
 
 # --- making them
