@@ -114,7 +114,7 @@ class Remote(Federation):
         )
 
     def _launch(self) -> Line:
-        """One try. Where clients are lost while numbers are summed, it goes on with the others' answers."""
+        """One try. If clients are lost while numbers are summed, it is gone through again with the others' answers."""
         self.engine.begin(self.server.round)
         while True:
             try:
