@@ -12,7 +12,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import world
-from world import NAMES, SIZES, apart, by_letter, configured, held_apart, held_here, here, nodes, rewritten, samples
+from world import (
+    NAMES,
+    SIZES,
+    TESTS,
+    apart,
+    by_letter,
+    configured,
+    held_apart,
+    held_here,
+    here,
+    nodes,
+    rewritten,
+    samples,
+)
 
 from fedbraid.config import from_dict
 from fedbraid.data.dataset import Dataset, Partition, Split
@@ -400,7 +413,7 @@ def test_a_whole_archive_is_one_clients(file, tmp_path):
 def test_a_part_of_a_split_data_set(file):
     for part, size in enumerate(SIZES):
         held = Named(configured("fedavg", file), part).load()
-        assert len(held.partition.clients[held.client]) == size and len(held.tests) == 4
+        assert len(held.partition.clients[held.client]) == size and len(held.tests) == TESTS[part]
     digits = Named.of({"data": {"name": "digits"}, "partition": {"name": "iid", "clients": 4}, "seed": 3}, 1).load()
     assert len(digits.tests) == 0 and len(digits.partition) == 4
 
@@ -415,7 +428,7 @@ def test_wrong_parts_and_settings():
 
 def test_hello_tells_how_much_there_is_and_no_more(letters):
     answer = opened(letters[0][1])
-    assert answer.told == {"to": mark(letters[0][0]), "samples": SIZES[PART], "tests": 4}
+    assert answer.told == {"to": mark(letters[0][0]), "samples": SIZES[PART], "tests": TESTS[PART]}
 
 
 def test_a_letter_to_evaluate_without_tests_is_refused(tmp_path):

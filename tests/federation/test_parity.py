@@ -3,7 +3,7 @@
 import pytest
 from test_composition import HYPER
 from test_composition import NAMES as STRANDS
-from world import apart, by_letter, configured, finite, held_apart, held_here, here, samples
+from world import apart, by_letter, configured, finite, held_apart, held_here, here, pictures, samples
 
 from fedbraid.strands import METHODS
 
@@ -49,3 +49,41 @@ def test_method(method, file, tmp_path):
 @pytest.mark.parametrize("chain", CHAINS)
 def test_chain(chain, file, tmp_path):
     same(configured(chain, file, rounds=4), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": {"lr": 0.2, "decay": 0.5}},
+        {"optimizer": {"name": "adam", "lr": 0.05}, "seed": 5},
+        {"local": {"batch": 0, "steps": 4, "least": 1}},
+        {"sampling": {"scheme": "bernoulli", "rate": 0.5}},
+        {"engine": {"device": "cpu", "dtype": "float64", "kind": "stack"}},
+    ],
+    ids=["decay", "adam", "stragglers", "bernoulli", "stack"],
+)
+def test_settings(settings, file, tmp_path):
+    same(configured("scaffold+mixup", file, **settings), tmp_path)
+
+
+def test_single_precision(file, tmp_path):
+    engine = {"device": "cpu", "dtype": "float32", "kind": "stack"}
+    same(configured("feddyn+rfedavg_plus", file, engine=engine), tmp_path, within=1e-5)
+
+
+def test_regression(tmp_path):
+    """Labels are counted in the same ranges."""
+    same(configured("disco(metric=l1)+drift", samples(tmp_path, "regression")), tmp_path)
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+def test_images_that_change(batch, tmp_path):
+    """Draws for images are as many as the widest batch of all clients has."""
+    settings = {"augment": {"crop": 1, "flip": 0.5, "rotation": 10.0}, "local": {"batch": batch, "epochs": 2}}
+    same(configured("fedprox", pictures(tmp_path), **settings), tmp_path)
+
+
+def test_running_statistics(tmp_path):
+    """BatchNorm's travel beside the model."""
+    network = {"model": {"name": "resnet20", "norm": "batch"}, "local": {"batch": 0, "steps": 1}, "rounds": 2}
+    same(configured("moon", pictures(tmp_path), **network), tmp_path)

@@ -245,6 +245,20 @@ def test_a_late_client_joins_when_it_comes(file, tmp_path):
     assert apart(held_apart(federation, tmp_path / "homes"), expected) <= CLOSE
 
 
+def test_a_late_client_counts_by_its_own_size_from_its_first_round(file, tmp_path, monkeypatch):
+    """Also if it comes between two tries of the same round."""
+    config = configured("fedavg", file, **EVERYBODY)
+    when = {("clinic-a", 0, "train"): some_times(1, FAULTS["no answer"][0])}
+    transport = happening(config, tmp_path / "homes", when)
+    transport.away = {WHO}
+    federation = by_letter(config, tmp_path, transport, min_clients=4)
+    monkeypatch.setattr("time.sleep", lambda seconds: transport.away.clear() if transport.sent[4:] else None)
+    assert federation.advance()["repeated"] == 1
+    for _ in range(3):
+        federation.advance()
+    assert apart(held_apart(federation, tmp_path / "homes"), reference(config)[0]) <= CLOSE
+
+
 def test_the_server_waits_for_its_clients_and_says_for_whom(file, tmp_path, caplog, monkeypatch):
     config, turn = configured("fedavg", file), count()
     transport = InProcess(nodes(config, tmp_path / "homes"), away=set(NAMES))
@@ -376,14 +390,19 @@ def test_after_so_many_tries_the_server_gives_up_and_can_be_resumed(file, tmp_pa
 def test_conduct_records_as_a_run_on_one_machine_does(file, tmp_path):
     config = configured("feddyn", file)
     seen = []
+
+    def saved_already(line, config):
+        seen.append((line["round"], json.loads((tmp_path / "run/checkpoint/checkpoint.json").read_text())["round"]))
+
     run = conduct(
-        config,
-        InProcess(nodes(config, tmp_path / "homes")),
-        NAMES,
-        out=tmp_path / "run",
-        on_round=lambda line, config: seen.append(line["round"]),
+        config, InProcess(nodes(config, tmp_path / "homes")), NAMES, out=tmp_path / "run", on_round=saved_already
     )
-    assert seen == [1, 2, 3] and run.summary["rounds"] == 3 and run.accuracy is not None and run.label_counts is None
+    assert (
+        seen == [(1, 1), (2, 2), (3, 3)]
+        and run.summary["rounds"] == 3
+        and run.accuracy is not None
+        and run.label_counts is None
+    )
     saved = load_file(tmp_path / "run" / "model.safetensors")
     assert apart(saved, run.model.state_dict()) == 0
     assert run.config.partition.name == "roster" and run.config.partition.clients == 5

@@ -31,6 +31,8 @@ from fedbraid.files import write_bytes
 
 SIZES = (5, 3, 9, 1, 6)
 """Clients' training samples; one has a single one."""
+TESTS = (6, 2, 4, 3, 5)
+"""Their test samples."""
 NAMES = tuple(f"clinic-{letter}" for letter in "abcde")
 CLASSES = 3
 SETTINGS: dict[str, Any] = {
@@ -51,11 +53,21 @@ def samples(place: Path, task: str = "classification") -> Path:
         place.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(1)
         centres = rng.normal(size=(CLASSES, 3))
-        users, tests = np.repeat(np.arange(len(SIZES)), SIZES), np.repeat(np.arange(len(SIZES)), 4)
+        users, tests = (np.repeat(np.arange(len(each)), each) for each in (SIZES, TESTS))
         labels = [np.arange(len(owners)) % CLASSES for owners in (users, tests)]
         x, x_test = (centres[y] + rng.normal(size=(len(y), 3)) for y in labels)
         y, y_test = labels if task == "classification" else (x[:, 0] + 1, x_test[:, 0] + 1)
         np.savez(file, x_train=x, y_train=y, users_train=users, x_test=x_test, y_test=y_test, users_test=tests)
+    return file
+
+
+def pictures(place: Path) -> Path:
+    """The same with images of bytes."""
+    file, rng = place / "pictures.npz", np.random.default_rng(2)
+    users, tests = (np.repeat(np.arange(len(each)), each) for each in (SIZES, TESTS))
+    x, x_test = (rng.integers(0, 256, (len(owners), 8, 8), dtype=np.uint8) for owners in (users, tests))
+    y, y_test = (np.arange(len(owners)) % CLASSES for owners in (users, tests))
+    np.savez(file, x_train=x, y_train=y, users_train=users, x_test=x_test, y_test=y_test, users_test=tests)
     return file
 
 
