@@ -193,11 +193,12 @@ class Veil:
         """Go on with those of `names`; whether that are fewer."""
         reasons = (self._server.refused if self._server else {}) | dict(why)
         lost = {name: reasons.get(name, "it did not answer") for name in self.names if name not in names}
+        if lost and self._known:
+            self.lose(lost)
+            raise TooFew("clients were lost between two sums, which are to be over the same")
         if lost:
             self.names = [name for name in self.names if name in names]
             self.lose(lost)
-            if self._known:
-                raise TooFew("clients were lost between two sums, which are to be over the same")
         return bool(lost)
 
     def _texts(
