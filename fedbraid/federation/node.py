@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ from fedbraid.federation.home import At, Home
 from fedbraid.federation.letters import Letter, Refused, Stranger, check_finite, check_tensors, mark, read
 from fedbraid.federation.secrecy import hidden
 
+if TYPE_CHECKING:
+    from fedbraid.federation.identity import Identity
+
 log = logging.getLogger("fedbraid")
 
 MOST = 1 << 31
@@ -45,7 +48,10 @@ MOST = 1 << 31
 
 
 class Node:
-    """A client. `data` are its samples, `own` the strands beyond FedBraid's that it knows."""
+    """A client. `data` are its samples, `own` the strands beyond FedBraid's that it knows.
+
+    With an `identity` it signs its keys of secure sums, and takes part in those only where everybody does.
+    """
 
     def __init__(
         self,
@@ -56,7 +62,9 @@ class Node:
         own: Sequence[type[Strand]] = (),
         device: str = "auto",
         most: int = MOST,
+        identity: Identity | None = None,
     ) -> None:
+        self.identity = identity
         self.home, self.name, self.data, self.own, self.device, self.most = home, name, data, own, device, most
 
     def answer(self, letter: bytes) -> bytes:
@@ -93,11 +101,11 @@ class Node:
         saved = home.answer(at) or self._worked(home, letter, at)
         if not summed:
             return saved
-        from fedbraid.federation.summing import introduced
+        from fedbraid.federation.summing import Me, introduced
 
         answer = read(saved, self.most)
-        told = {**answer.told, "to": mark(content), **introduced(home, self.name, letter, letter.kind, at)}
-        return replace(answer, told=told).written()
+        advert = introduced(home, Me(self.name, self.identity), letter, letter.kind, at)
+        return replace(answer, told={**answer.told, "to": mark(content), **advert}).written()
 
     def _worked(self, home: Home, letter: Letter, at: At) -> bytes:
         counted = At.read(letter.told.get("counted"))
@@ -128,10 +136,10 @@ class Node:
 
     def _sum(self, home: Home, content: bytes, letter: Letter) -> bytes:
         """A step of a secure sum."""
-        from fedbraid.federation.summing import STEPS
+        from fedbraid.federation.summing import STEPS, Me
 
         self._greeting(home)
-        answer = STEPS[letter.kind](home, self.name, letter)
+        answer = STEPS[letter.kind](home, Me(self.name, self.identity), letter)
         return replace(answer, told={**answer.told, "to": mark(content)}).written()
 
     def _evaluate(self, home: Home, content: bytes, letter: Letter) -> bytes:

@@ -81,7 +81,8 @@ class Post:
         """A round, or another try of it. Sums that were learned are kept: they would not be made twice."""
         again = self._came if round == self._round else {}
         self._came = {kind: came for kind, came in again.items() if came.veil and came.veil.known}
-        self.lost, self._round = {}, round
+        gone = {name for came in self._came.values() for name in came.names if name not in came.left}
+        self.lost, self._round = {name: why for name, why in self.lost.items() if name in gone}, round
 
     def count(self) -> None:
         """The round counts, and the answers of those who are left with it."""

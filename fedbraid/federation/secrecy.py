@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fedbraid.analyses.catalogue import watches
@@ -33,6 +33,7 @@ class Secrecy:
 
     bound: float = BOUND  # of clients' numbers, times their weights
     threshold: int = 0  # clients that can unmask a sum; 0 = the smallest majority of those in it
+    verify: Callable[[str, bytes, bytes], bool] | None = None  # (name, message, signature) of who must sign its keys
 
     def __post_init__(self) -> None:
         if not 1e-6 <= self.bound <= 1e15 or self.threshold < 0:

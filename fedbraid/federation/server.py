@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedbraid.config import Config
@@ -34,6 +34,7 @@ def conduct(
     secure: bool = False,
     bound: float = BOUND,
     threshold: int = 0,
+    verify: Callable[[str, bytes, bytes], bool] | None = None,
 ) -> Run:
     """Train a federation whose clients are the names of the roster; a client's number is its place there.
 
@@ -43,11 +44,12 @@ def conduct(
 
     With `secure` the server learns models, and what strands use as plain sums, only as sums over clients, whose numbers
     are at most `bound` in size; `threshold` clients of a round can unmask its sum (0 = the smallest majority).
+    Where clients sign their keys, `verify` (`identity.Known`) finds those who do not.
     """
     directory = RunDirectory(Path(out))
     register = Register(directory.path / "federation.json", tuple(roster), secure)
     patience = Patience(min_clients, seconds, tries, pause)
-    secrecy = Secrecy(bound, threshold) if secure else None
+    secrecy = Secrecy(bound, threshold, verify) if secure else None
     federation = assembled(config, transport, register, patience, directory.states, data_dir, own, secrecy)
     recording = Recording(federation, resolved(federation), directory)
     with recording.locked():

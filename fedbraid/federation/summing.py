@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedbraid.federation.home import At, Home
+from fedbraid.federation.identity import Identity
 from fedbraid.federation.letters import Letter, Refused
 from fedbraid.federation.secrecy import MODEL
 from fedbraid.federation.secure.client import Client
@@ -22,35 +24,44 @@ from fedbraid.federation.secure.session import Session, read_names
 from fedbraid.federation.secure.session import read as read_secure
 
 
-def introduced(home: Home, name: str, letter: Letter, of: str, at: At) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Me:
+    """Who answers: a client's name and, if it has one, its long-term key with those of the others."""
+
+    name: str
+    identity: Identity | None = None
+
+
+def introduced(home: Home, me: Me, letter: Letter, of: str, at: At) -> dict[str, Any]:
     """The client's keys for a sum of what it made of the letter `at`, of kind `of`."""
     if home.hidden(at) is None:
         raise Refused("it is asked for a sum of numbers that are not here")
     token = letter.count("sum")
     client = _client(home, letter.round, token)
     if client is None:
-        client = Client(Session(letter.run, letter.round, of, token), name)
+        client = Client(Session(letter.run, letter.round, of, token), me.name)
         _keep(home, letter.round, at, client)
     summed = home.summed(at)
-    return {"advert": client.advert().decode()} | ({"with": summed["names"]} if summed else {})
+    signed = client.advert(me.identity.sign if me.identity else None)
+    return {"advert": signed.decode()} | ({"with": summed["names"]} if summed else {})
 
 
-def advert(home: Home, name: str, letter: Letter) -> Letter:
+def advert(home: Home, me: Me, letter: Letter) -> Letter:
     """New keys, after a sum that came to nothing."""
     at, of = At.read(letter.told.get("after")), letter.told.get("of")
     if at is None or not isinstance(of, str):
         raise Refused("it does not say what is to be summed")
-    return Letter("answer", letter.run, letter.round, introduced(home, name, letter, of, at))
+    return Letter("answer", letter.run, letter.round, introduced(home, me, letter, of, at))
 
 
-def share(home: Home, name: str, letter: Letter) -> Letter:
+def share(home: Home, me: Me, letter: Letter) -> Letter:
     at, client = _known(home, letter)
-    shares = client.share(_text(letter, "roster"))
+    shares = client.share(_text(letter, "roster"), me.identity.verify if me.identity else None)
     _keep(home, letter.round, at, client)
     return Letter("answer", letter.run, letter.round, {"shares": shares.decode()})
 
 
-def mask(home: Home, name: str, letter: Letter) -> Letter:
+def mask(home: Home, me: Me, letter: Letter) -> Letter:
     """Its numbers times the weights that it is told, one after the other, masked."""
     at, client = _known(home, letter)
     uploads, parts = home.hidden(at), letter.told.get("parts")
@@ -71,7 +82,7 @@ def mask(home: Home, name: str, letter: Letter) -> Letter:
     return Letter("answer", letter.run, letter.round, {}, {"masked": whole})
 
 
-def reveal(home: Home, name: str, letter: Letter) -> Letter:
+def reveal(home: Home, me: Me, letter: Letter) -> Letter:
     at, client = _known(home, letter)
     survivors = _text(letter, "survivors")
     names = sorted(read_names(read_secure("survivors", client.session, survivors)))
@@ -85,7 +96,7 @@ def reveal(home: Home, name: str, letter: Letter) -> Letter:
     return Letter("answer", letter.run, letter.round, {"revealed": revealed.decode()})
 
 
-STEPS: dict[str, Callable[[Home, str, Letter], Letter]] = {
+STEPS: dict[str, Callable[[Home, Me, Letter], Letter]] = {
     "advert": advert,
     "share": share,
     "mask": mask,

@@ -83,12 +83,13 @@ class Veil:
         self._masked, self.bytes_up = None, self.bytes_up + sum(map(len, adverts.values()))
         self._threshold = max(self.settings.threshold, majority(len(adverts)))
         session = Session(self.mail.register.run, self.round, self.kind, number)
-        server = self._server = Server(session, 0, threshold=self._threshold)
+        server = self._server = Server(session, 0, threshold=self._threshold, verify=self.settings.verify)
         roster = _step(lambda: server.roster({name: text.encode() for name, text in adverts.items()}))
         met = {name: {"roster": roster.decode()} for name in adverts if name not in server.refused}
         shares, refused = self._texts("share", number, met, "shares")
+        self._left(shares, refused)
         self._delivery = _step(lambda: server.deliver(shares))
-        self._left(self._delivery, refused)
+        self._left(self._delivery, {})
 
     def go_on_with(self, names: Collection[str], why_not_others: str) -> None:
         self._left(names, dict.fromkeys(self.names, why_not_others))
@@ -131,10 +132,12 @@ class Veil:
         for again in range(TRIES):
             time.sleep(self.mail.pause if again else 0)
             missing = {name: {"survivors": told} for name in self.names if name not in revealed}
-            more, _ = self._texts("reveal", number, missing, "revealed")
+            more, refused = self._texts("reveal", number, missing, "revealed")
             revealed |= more
             if len(revealed) >= self._threshold:
                 break
+        else:
+            self._left(revealed, refused)
         total = _step(lambda: server.total(revealed))
         summed = FixedPoint(self.settings.bound, self._clients).decode(total)
         sizes = [self.like[part.key].numel() for part in masked.parts]
@@ -167,11 +170,11 @@ class Veil:
         number = server.session.attempt
         came, refused = self._ask("mask", number, told, lambda answer: answer.tensors["masked"], due)
         self.bytes_up += 8 * length * len(came)
+        places = torch.tensor([place for place, name in enumerate(self.names) if name in came], dtype=torch.int64)
+        lost = self._left(came, refused)
         survivors = _step(lambda: server.survivors({name: v.numpy().view(np.uint64) for name, v in came.items()}))
-        places = torch.tensor([place for place, name in enumerate(self.names) if name in came])
-        parts = [Part(part.key, part.weights[places.to(part.weights.device)]) for part in wanted]
-        masked = Masked(survivors, parts)
-        if self._left(came, refused):
+        masked = Masked(survivors, [Part(p.key, p.weights[places.to(p.weights.device)]) for p in wanted])
+        if lost:
             self._masked = masked
             raise Fewer
         return masked
@@ -190,11 +193,12 @@ class Veil:
         """Go on with those of `names`; whether that are fewer."""
         reasons = (self._server.refused if self._server else {}) | dict(why)
         lost = {name: reasons.get(name, "it did not answer") for name in self.names if name not in names}
+        if lost and self._known:
+            self.lose(lost)
+            raise TooFew("clients were lost between two sums, which are to be over the same")
         if lost:
             self.names = [name for name in self.names if name in names]
             self.lose(lost)
-            if self._known:
-                raise TooFew("clients were lost between two sums, which are to be over the same")
         return bool(lost)
 
     def _texts(

@@ -1,6 +1,7 @@
 """Secure sums by letters: the result is as in the clear, whoever is lost on the way, and letters show no numbers."""
 
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -27,8 +28,12 @@ from safetensors.numpy import load_file
 from fedbraid.errors import UserError
 from fedbraid.federation import node as node_module
 from fedbraid.federation.home import Home
+from fedbraid.federation.identity import Identity, Known
+from fedbraid.federation.keys import make_keys, read_roster
 from fedbraid.federation.letters import read
 from fedbraid.federation.secrecy import Secrecy
+from fedbraid.federation.secure.client import Client
+from fedbraid.federation.secure.session import Session
 from fedbraid.federation.server import conduct
 from fedbraid.federation.transport import InProcess
 
@@ -337,8 +342,6 @@ def test_a_model_in_the_clear_would_show(file, tmp_path, monkeypatch):
 
 
 def test_numbers_without_masks_would_show(file, tmp_path, monkeypatch):
-    from fedbraid.federation.secure.client import Client
-
     real = Client.mask
 
     def bare(self, letter, numbers):
@@ -427,3 +430,45 @@ def test_the_whole_of_it(file, tmp_path):
     for _ in range(3):
         local.advance()
     assert apart(run.model.state_dict(), local.module().state_dict()) <= 1e-9
+
+
+# --- signed keys
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    place = tmp_path_factory.mktemp("keys") / "federation"
+    make_keys(place, [], NAMES)
+    return place
+
+
+def with_identities(config, homes, keys, roster):
+    clients = nodes(config, homes)
+    return {n: partial(c, identity=Identity(keys / n / "node.key", roster)) for n, c in clients.items()}
+
+
+def test_signed_keys(keys, file, tmp_path):
+    config, roster = configured("scaffold", file, **EVERYBODY), keys / "server" / "roster"
+    known = Known({member.name: member.key for member in read_roster(roster)})
+    transport = InProcess(with_identities(config, tmp_path / "homes", keys, roster))
+    conduct(config, transport, NAMES, out=tmp_path / "run", secure=True, verify=known.verify)
+    unsigned = transport.clients | {WHO: nodes(config, tmp_path / "homes")[WHO]}
+    remote = by_letter(config, tmp_path, InProcess(unsigned), 3, secrecy=Secrecy(verify=known.verify))
+    assert remote.advance()["missing"] == {WHO: f"the keys of {WHO} are not signed by {WHO}"}
+
+
+def test_a_server_between_clients_is_found_out(keys, file, tmp_path, caplog):
+    """It hands out keys of its own in a client's name."""
+    config, roster = configured("fedavg", file, **EVERYBODY), keys / "server" / "roster"
+
+    def homeward(client, letter, answer):
+        opened, question = read(answer, 1 << 30), read(letter, 1 << 30)
+        if client != WHO or question.kind != "train":
+            return answer
+        forged = Client(Session(opened.run, opened.round, "train", question.told["sum"]), WHO).advert()
+        return rewritten(answer, told={**opened.told, "advert": forged.decode()})
+
+    transport = InProcess(with_identities(config, tmp_path / "homes", keys, roster), homeward=homeward)
+    remote = secure(config, tmp_path, transport, min_clients=3, tries=1)
+    with pytest.raises(UserError, match=f"the keys of {WHO} are not signed by {WHO}"):
+        remote.advance()
