@@ -73,7 +73,7 @@ def dtype(name):
     return {"engine": {"device": "cpu", "dtype": name, "kind": "loop", "workers": 1}}
 
 
-@pytest.mark.parametrize("number", ["float64", "float32"])
+@pytest.mark.parametrize("number", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
 def test_as_on_one_machine(method, number, file, tmp_path):
     config = configured(method, file, sampling={"clients": 4}, **dtype(number))
