@@ -2,8 +2,10 @@
 
 import json
 import logging
+from functools import partial
 from itertools import count
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -24,9 +26,12 @@ from world import (
     samples,
 )
 
+from fedbraid.config import from_dict
 from fedbraid.errors import UserError
 from fedbraid.federation.facts import Facts
+from fedbraid.federation.holding import Named
 from fedbraid.federation.letters import ROOM, read
+from fedbraid.federation.node import Node
 from fedbraid.federation.server import conduct
 from fedbraid.federation.transport import InProcess
 
@@ -579,3 +584,31 @@ def test_nobody_is_told_more_than_needed(file, tmp_path):
         else:
             assert set(back.told) == {"to", "forward", "backward"}
             assert set(back.tensors) == {"model", "buffers", "disco.d", "log: loss", "log: samples"}
+
+
+# --- files of their own
+
+
+def test_clients_with_files_of_their_own_and_a_server_with_none(tmp_path):
+    """Classes go by name: the second client lacks one, and its own numbers for them are others."""
+    rng, clients, food = np.random.default_rng(0), {}, ("eggs", "ham", "spam")
+    for place, kinds in {"north": food, "south": food[1:], "west": food}.items():
+        rows = [f"{10 * food.index(kind) + rng.normal():.3f},{kind}" for kind in kinds for _ in range(20)]
+        (tmp_path / f"{place}.csv").write_text("taste,label\n" + "\n".join(rows) + "\n")
+        data = {"name": "csv", "path": str(tmp_path / f"{place}.csv"), "standardise": False}
+        clients[place] = partial(Node, tmp_path / place, place, Named.of({"data": data}), device="cpu")
+    config = from_dict(
+        {
+            "rounds": 12,
+            "model": {"name": "mlp", "hidden": [8]},
+            "data": {"name": "clients", "shape": [1], "labels": ["eggs", "ham", "spam"], "mean": [10.0], "std": [8.0]},
+            "local": {"batch": 8, "epochs": 5},
+            "optimizer": {"lr": 0.1, "momentum": 0.9},
+            "engine": {"device": "cpu"},
+            "evaluate": {"every": 12},
+        }
+    )
+    run = conduct(config, InProcess(clients), list(clients), out=tmp_path / "run")
+    assert run.accuracy == 1.0 and run.rounds[-1]["tested_by"] == list(clients)
+    sizes = json.loads((tmp_path / "run" / "federation.json").read_text())["sizes"]
+    assert sizes == {"north": 48, "south": 32, "west": 48} and run.rounds[-1]["tests"] == 32
