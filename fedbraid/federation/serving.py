@@ -69,7 +69,7 @@ def check_certificate(keys: Path, address: Address) -> None:
 
 
 def _serve(settings: ServerSettings, address: Address, keys: Path | None, children: list[Child], say: Say) -> None:
-    from fedbraid.federation.flower import Control  # Flower itself, which takes a second
+    from fedbraid.federation.flower_programs import Control  # Flower itself, which takes a second
 
     place = settings.place
     token, ca = secrets.token_hex(32), keys / CA if keys else None
