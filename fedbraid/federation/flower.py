@@ -7,13 +7,15 @@ and nothing else, and clients started by `fedbraid join` run their own installat
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Event, Semaphore, Thread
 from time import monotonic
-from typing import Any
+from typing import IO, Any, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -203,13 +205,12 @@ def serve(grid: Grid, context: Context) -> None:
 
     end_with_parent()
     settings = ServerSettings.read(str(context.run_config["settings"]))
-    end: dict[str, str | None] = {"error": "the server's process ended in the middle"}
-    with open(settings.log, "a", encoding="utf-8", buffering=1) as lines:
-        _log_to(lines)
+    error: str | None = "the server's process ended in the middle"
+    with _logging_to(settings.log):
         try:
             config = from_dict(settings.config)
             names = None if settings.names is None else {key.encode(): name for key, name in settings.names.items()}
-            with cli_show.progress(Console(file=lines, width=200), config.rounds) as on_round:
+            with cli_show.progress(Console(file=cast(IO[str], _Logged()), width=200), config.rounds) as on_round:
                 done = named(settings.conduct)(
                     config,
                     GridTransport(grid, names, settings.most),
@@ -225,28 +226,45 @@ def serve(grid: Grid, context: Context) -> None:
             done.report(Path(settings.out))
             with open(settings.summary, "w", encoding="utf-8") as text:
                 cli_show.summary(Console(file=text, width=100), done, Path(settings.out))
-            end = {"error": None}
-        except UserError as error:
-            end = {"error": str(error)}
-        except Exception as error:
+            error = None
+        except UserError as wrong:
+            error = str(wrong)
+        except Exception as wrong:
             log.exception("the run failed")
-            end = {"error": f"{type(error).__name__}: {_one_line(error)}"}
+            error = f"{type(wrong).__name__}: {_one_line(wrong)}"
         finally:
-            write_json(settings.done, end)
+            write_json(settings.done, {"error": error})
 
 
 server = ServerApp()
 server.main()(serve)
 
 
-def _log_to(lines: Any) -> None:
-    """Our own lines into a file, with the time."""
-    handler = logging.StreamHandler(lines)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+@contextmanager
+def _logging_to(file: Path) -> Iterator[None]:
+    """Our own lines into a file, with the time, and nowhere else."""
     ours = logging.getLogger("fedbraid")
-    ours.handlers[:] = [handler]
-    ours.setLevel(logging.INFO)
-    ours.propagate = False
+    before = ours.handlers[:], ours.level, ours.propagate
+    with open(file, "a", encoding="utf-8", buffering=1) as lines:
+        handler = logging.StreamHandler(lines)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"))
+        ours.handlers[:], ours.propagate = [handler], False
+        ours.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            ours.handlers[:], _, ours.propagate = before
+            ours.setLevel(before[1])
+
+
+class _Logged(io.TextIOBase):
+    """Where what is printed becomes lines of the log."""
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines():
+            if line.strip():
+                log.info("%s", line)
+        return len(text)
 
 
 # --- the client's side
@@ -255,8 +273,7 @@ def _log_to(lines: Any) -> None:
 def answer(message: Message, context: Context) -> Message:
     """Have the node answer. What goes wrong is told in the node's own log: the server gets no word of its insides."""
     settings = NodeSettings.read(str(context.node_config["fedbraid"]))
-    with open(settings.log, "a", encoding="utf-8", buffering=1) as lines:
-        _log_to(lines)
+    with _logging_to(settings.log):
         try:
             letter, began = unpacked(message.content), monotonic()
             written = named(settings.node)(settings).answer(letter)

@@ -168,7 +168,7 @@ def follow(done: Path, status: Callable[[], str], logs: list[Tail], children: li
             )
         if monotonic() - asked > 5:
             asked = monotonic()
-            if status().startswith("finished") and not done.exists():
+            if _is_over(status) and not done.exists():
                 raise UserError(
                     f"the server's process ended before it could say why; --resume goes on. "
                     f"{children[-1].log} ends with:\n{last_lines(children[-1].log)}"
@@ -177,3 +177,10 @@ def follow(done: Path, status: Callable[[], str], logs: list[Tail], children: li
     error = json.loads(done.read_text())["error"]
     if error:
         raise UserError(error)
+
+
+def _is_over(status: Callable[[], str]) -> bool:
+    try:
+        return status().startswith("finished")
+    except UserError:
+        return False  # a SuperLink that cannot say is about to be found dead
