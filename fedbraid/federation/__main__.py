@@ -11,15 +11,15 @@ from types import ModuleType
 
 
 def main() -> None:
-    from fedbraid.federation import flower
+    from fedbraid.federation import flower_programs
     from fedbraid.federation.processes import end_with_the_pipe
 
     end_with_the_pipe()
     _, role, *arguments = sys.argv
     if role == "superlink":
-        flower.superlink(Path(arguments[0]), arguments[1:])
+        flower_programs.superlink(Path(arguments[0]), arguments[1:])
     else:
-        {"supernode": flower.supernode, "superexec": flower.superexec, "clientexec": flower.clientexec}[role](arguments)
+        getattr(flower_programs, role)(arguments)
 
 
 if __name__ == "__main__":

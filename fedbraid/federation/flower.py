@@ -1,4 +1,4 @@
-"""Letters over Flower. This is the only module that knows Flower, because Flower's interfaces move.
+"""Letters over Flower, whose interfaces move: only this module, and `flower_programs` for its programs, know it.
 
 The server's work is a ServerApp: it sends letters as messages over Flower's Grid. A client's work is a ClientApp: it
 has a node answer the letter of a message. Both are parts of this package; the app that Flower ships is their names
@@ -7,19 +7,15 @@ and nothing else, and clients started by `fedbraid join` run their own installat
 
 from __future__ import annotations
 
-import json
+import io
 import logging
-import multiprocessing
-import os
-import sys
-from collections.abc import Collection, Mapping
-from multiprocessing import forkserver
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Event, Semaphore, Thread
-from time import monotonic, sleep
-from types import SimpleNamespace
-from typing import Any
+from time import monotonic
+from typing import IO, Any, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -27,11 +23,9 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
 from fedbraid.errors import UserError
-from fedbraid.federation.guard import Guard, loud_about_tls, once_a_minute
 from fedbraid.federation.names import is_name
 from fedbraid.federation.processes import end_with_parent
-from fedbraid.federation.settings import GuardSettings, NodeSettings, ServerSettings, named
-from fedbraid.version import __version__
+from fedbraid.federation.settings import NodeSettings, ServerSettings, named
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +33,8 @@ LETTER, NAME = "query.letter", "query.name"
 POLL, MOST_POLLS = 0.3, 50
 """Seconds between two looks for an answer, and how many looks a second there are at most."""
 
-NODE_POLL = 1.0
-"""Seconds between a client's looks for a letter; Flower has 3."""
-
-NODE_RETRY = 5
-"""Seconds at most between its looks for a server that does not answer; Flower has 20."""
-
 LOOK, BACK = 3.0, 30.0
 """Seconds between two looks for clients that were started again, and seconds that they have for it."""
-
-NODE_BEAT = 10
-"""A client counts as there for twice so many seconds after a sign of life; Flower has 30, and takes no less than 10."""
 
 AT_ONCE = 4
 """Letters on their way to the SuperLink at a time."""
@@ -190,15 +175,19 @@ class GridTransport:
 
 
 def packed(letter: bytes) -> RecordDict:
-    """A letter as an array, which Flower sends in pieces."""
-    return RecordDict({"letter": ArrayRecord({"letter": Array("uint8", (len(letter),), "bytes", letter)})})
+    """A letter as arrays, which Flower sends in pieces. The tensors are one of their own, after the header with its
+    length before it: where all clients get the same ones, Flower keeps their pieces once."""
+    head = 8 + int.from_bytes(letter[:8], "little")
+    parts = [letter[:head], letter[head:]] if head < len(letter) else [letter]
+    arrays = {str(number): Array("uint8", (len(part),), "bytes", part) for number, part in enumerate(parts)}
+    return RecordDict({"letter": ArrayRecord(arrays)})
 
 
 def unpacked(content: RecordDict) -> bytes:
-    letter = content.array_records["letter"]["letter"].data
-    if not isinstance(letter, bytes):
-        raise TypeError("the letter is no bytes")
-    return letter
+    arrays = content.array_records["letter"]
+    if list(arrays) not in (["0"], ["0", "1"]):
+        raise ValueError("a letter has a header and tensors")
+    return b"".join(array.data for array in arrays.values())
 
 
 def _one_line(text: object) -> str:
@@ -216,13 +205,12 @@ def serve(grid: Grid, context: Context) -> None:
 
     end_with_parent()
     settings = ServerSettings.read(str(context.run_config["settings"]))
-    end: dict[str, str | None] = {"error": "the server's process ended in the middle"}
-    with open(settings.log, "a", encoding="utf-8", buffering=1) as lines:
-        _log_to(lines)
+    error: str | None = "the server's process ended in the middle"
+    with _logging_to(settings.log):
         try:
             config = from_dict(settings.config)
             names = None if settings.names is None else {key.encode(): name for key, name in settings.names.items()}
-            with cli_show.progress(Console(file=lines, width=200), config.rounds) as on_round:
+            with cli_show.progress(Console(file=cast(IO[str], _Logged()), width=200), config.rounds) as on_round:
                 done = named(settings.conduct)(
                     config,
                     GridTransport(grid, names, settings.most),
@@ -239,28 +227,45 @@ def serve(grid: Grid, context: Context) -> None:
             done.report(Path(settings.out))
             with open(settings.summary, "w", encoding="utf-8") as text:
                 cli_show.summary(Console(file=text, width=100), done, Path(settings.out))
-            end = {"error": None}
-        except UserError as error:
-            end = {"error": str(error)}
-        except Exception as error:
+            error = None
+        except UserError as wrong:
+            error = str(wrong)
+        except Exception as wrong:
             log.exception("the run failed")
-            end = {"error": f"{type(error).__name__}: {_one_line(error)}"}
+            error = f"{type(wrong).__name__}: {_one_line(wrong)}"
         finally:
-            write_json(settings.done, end)
+            write_json(settings.done, {"error": error})
 
 
 server = ServerApp()
 server.main()(serve)
 
 
-def _log_to(lines: Any) -> None:
-    """Our own lines into a file, with the time."""
-    handler = logging.StreamHandler(lines)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+@contextmanager
+def _logging_to(file: Path) -> Iterator[None]:
+    """Our own lines into a file, with the time, and nowhere else."""
     ours = logging.getLogger("fedbraid")
-    ours.handlers[:] = [handler]
-    ours.setLevel(logging.INFO)
-    ours.propagate = False
+    before = ours.handlers[:], ours.level, ours.propagate
+    with open(file, "a", encoding="utf-8", buffering=1) as lines:
+        handler = logging.StreamHandler(lines)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"))
+        ours.handlers[:], ours.propagate = [handler], False
+        ours.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            ours.handlers[:], _, ours.propagate = before
+            ours.setLevel(before[1])
+
+
+class _Logged(io.TextIOBase):
+    """Where what is printed becomes lines of the log."""
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines():
+            if line.strip():
+                log.info("%s", line)
+        return len(text)
 
 
 # --- the client's side
@@ -269,8 +274,7 @@ def _log_to(lines: Any) -> None:
 def answer(message: Message, context: Context) -> Message:
     """Have the node answer. What goes wrong is told in the node's own log: the server gets no word of its insides."""
     settings = NodeSettings.read(str(context.node_config["fedbraid"]))
-    with open(settings.log, "a", encoding="utf-8", buffering=1) as lines:
-        _log_to(lines)
+    with _logging_to(settings.log):
         try:
             letter, began = unpacked(message.content), monotonic()
             written = named(settings.node)(settings).answer(letter)
@@ -306,179 +310,3 @@ def node_of(settings: NodeSettings) -> Any:
         own=load_strands(settings.strands),
         device=settings.device,
     )
-
-
-# --- what `fedbraid serve` asks of the SuperLink
-
-
-class Control:
-    """The SuperLink's Control interface, through the guard."""
-
-    def __init__(self, address: str, ca: Path | None, token: str) -> None:
-        from flwr.supercore.control import ControlHttpClient
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-        def with_token(context: Any, call_next: Any) -> Any:
-            context.request.headers["authorization"] = f"Bearer {token}"
-            return call_next(context)
-
-        token_bearer: Any = SimpleNamespace(intercept=with_token)
-        self._client = ControlHttpClient.from_server_address(
-            address,
-            insecure=ca is None,
-            root_certificates=ca.read_bytes() if ca else None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="fedbraid"), token_bearer],
-        )
-
-    def register(self, name: str, key: bytes) -> None:
-        """Let in whoever has this key."""
-        from flwr.proto.control_pb2 import RegisterNodeRequest
-
-        self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
-
-    def start_run(self, settings: Path) -> int:
-        from flwr.cli.build import build_fab_from_files
-        from flwr.common.serde import fab_to_proto
-        from flwr.proto.control_pb2 import StartRunRequest
-        from flwr.supercore.fab import Fab
-
-        content, _ = build_fab_from_files({"pyproject.toml": app(settings).encode()})
-        started = self._client.StartRun(StartRunRequest(fab=fab_to_proto(Fab("", content, {}))))
-        if not started.HasField("run_id"):
-            raise UserError("Flower would not start the run; superlink.log says why")
-        return int(started.run_id)
-
-    def status(self, run: int) -> str:
-        """Such as running, or finished:completed."""
-        from flwr.proto.control_pb2 import ListRunsRequest
-
-        found = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
-        return f"{found.status}:{found.sub_status}" if found.sub_status else str(found.status)
-
-    def close(self) -> None:
-        self._client.close()
-
-
-def app(settings: Path) -> str:
-    """The app that Flower ships: the names of the two parts above, and where the server's settings are."""
-    return "\n".join(
-        [
-            "[project]",
-            'name = "fedbraid"',
-            f'version = "{__version__}"',
-            'description = "A federation of FedBraid"',
-            'license = "LicenseRef-none"',
-            "dependencies = []",
-            "[tool.flwr.app]",
-            'publisher = "fedbraid"',
-            "[tool.flwr.app.components]",
-            f'serverapp = "{__name__}:server"',
-            f'clientapp = "{__name__}:client"',
-            "[tool.flwr.app.config]",
-            f"settings = {json.dumps(str(settings))}",
-        ]
-    )
-
-
-# --- the processes, each of them one of Flower's with what it lacks
-
-
-def superlink(guard: Path, arguments: list[str]) -> None:
-    """Flower's SuperLink behind a guard."""
-    import uvicorn
-    from flwr.superlink.cli import flower_superlink
-
-    server_of: Any = uvicorn
-    settings = GuardSettings.read(guard)
-    say = once_a_minute(lambda text: print(text, file=sys.stderr, flush=True))
-
-    def run(*, app: Any, **options: Any) -> None:
-        guarded = Guard(app, settings.token, settings.most, settings.names, say)
-        ours = {"access_log": False, "proxy_headers": False, "timeout_graceful_shutdown": 1}
-        config = uvicorn.Config(guarded, **options | ours)
-        config.load()
-        if config.ssl is not None:
-            loud_about_tls(config.ssl, say)
-        uvicorn.Server(config).run()
-
-    server_of.run = run
-    _as("flower-superlink", arguments)
-    flower_superlink()
-
-
-def supernode(arguments: list[str]) -> None:
-    """Flower's SuperNode, which looks for letters, and for a server that was away, more often.
-
-    It also gives more signs of life. A server takes a node that was killed for there until they stop, and meanwhile
-    lets no other in with its key.
-    """
-    from flwr.supercore import heartbeat
-    from flwr.supernode import fleet_http_connection, start_client_internal
-    from flwr.supernode.cli import flower_supernode
-
-    loop: Any = start_client_internal
-    loop.time = SimpleNamespace(sleep=lambda seconds: sleep(min(seconds, NODE_POLL)))
-    for module in (heartbeat, fleet_http_connection):
-        beats: Any = module
-        beats.HEARTBEAT_DEFAULT_INTERVAL = NODE_BEAT
-    _retry_within(NODE_RETRY)
-    _as("flower-supernode", arguments)
-    flower_supernode()
-
-
-def superexec(arguments: list[str]) -> None:
-    """Flower's SuperExec, which starts the ServerApp of a run."""
-    from flwr.supercore.cli import flower_superexec
-
-    _as("flower-superexec", arguments)
-    flower_superexec()
-
-
-def clientexec(arguments: list[str]) -> None:
-    """A SuperExec for clients: it starts our ClientApp and nothing else, in processes that need not load torch."""
-    from flwr.supercore.constant import TaskType
-    from flwr.supercore.superexec.executor import LaunchResult
-    from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
-
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload([__name__, "flwr.supernode.runtime.run_clientapp", "fedbraid.experiment"])
-    forkserver.ensure_running()
-
-    def launch(_: object, spec: Any) -> Any:
-        if spec.task_type != TaskType.CLIENT_APP:
-            print(f"refused: the server wants a {spec.task_type} to run here", file=sys.stderr, flush=True)
-            return LaunchResult.failed("only a ClientApp runs here")
-        processes.Process(target=work, args=(spec.runtime_api_address, spec.token, os.getpid())).start()
-        return LaunchResult.accepted()
-
-    executor: Any = SubprocessExecutor
-    executor.launch = launch
-    _retry_within(1)  # its SuperNode, on the same machine, may be started again
-    superexec(arguments)
-
-
-def work(address: str, token: str, parent: int) -> None:
-    """Flower's ClientApp process, with our ClientApp in place of the one that came over the network."""
-    from flwr.supernode.runtime import run_clientapp
-
-    ours = {
-        "install_from_fab": lambda *_, **__: None,
-        "get_load_client_app_fn": lambda *_, **__: lambda *_, **__: client,
-    }
-    for place, mine in ours.items():
-        if not hasattr(run_clientapp, place):
-            raise RuntimeError(f"this version of Flower has no {place}; what it would run is not known")
-        setattr(run_clientapp, place, mine)
-    run_clientapp.run_clientapp(address, token, insecure=True, parent_pid=parent)
-
-
-def _retry_within(seconds: int) -> None:
-    """Flower waits longer and longer before it looks again for who did not answer; so long at most."""
-    from flwr.supercore.retry import http_retry
-
-    retry: Any = http_retry
-    retry.MAX_RETRY_DELAY = seconds
-
-
-def _as(program: str, arguments: list[str]) -> None:
-    sys.argv[:] = [program, *arguments]

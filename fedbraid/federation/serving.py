@@ -69,7 +69,7 @@ def check_certificate(keys: Path, address: Address) -> None:
 
 
 def _serve(settings: ServerSettings, address: Address, keys: Path | None, children: list[Child], say: Say) -> None:
-    from fedbraid.federation.flower import Control  # Flower itself, which takes a second
+    from fedbraid.federation.flower_programs import Control  # Flower itself, which takes a second
 
     place = settings.place
     token, ca = secrets.token_hex(32), keys / CA if keys else None
@@ -168,7 +168,7 @@ def follow(done: Path, status: Callable[[], str], logs: list[Tail], children: li
             )
         if monotonic() - asked > 5:
             asked = monotonic()
-            if status().startswith("finished") and not done.exists():
+            if _is_over(status) and not done.exists():
                 raise UserError(
                     f"the server's process ended before it could say why; --resume goes on. "
                     f"{children[-1].log} ends with:\n{last_lines(children[-1].log)}"
@@ -177,3 +177,10 @@ def follow(done: Path, status: Callable[[], str], logs: list[Tail], children: li
     error = json.loads(done.read_text())["error"]
     if error:
         raise UserError(error)
+
+
+def _is_over(status: Callable[[], str]) -> bool:
+    try:
+        return status().startswith("finished")
+    except UserError:
+        return False  # a SuperLink that cannot say is about to be found dead

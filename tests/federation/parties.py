@@ -45,7 +45,7 @@ class Party:
     def said(self, text):
         return [line for line in self.lines if text in line]
 
-    def wait_for(self, text, seconds=60, times=1):
+    def wait_for(self, text, seconds=120, times=1):
         return wait(lambda: len(self.said(text)) >= times and self.said(text), seconds, f"{text!r} in", self.lines)
 
     def signal(self, number):
@@ -136,21 +136,21 @@ class Talk:
         file = self.out / "present.json"
         return json.loads(file.read_text()) if file.exists() else []
 
-    def wait_for(self, *names, seconds=60):
+    def wait_for(self, *names, seconds=180):
         wait(lambda: set(names) <= set(self.present()), seconds, f"{names} among", [str(self.present())])
 
-    def ask(self, letters, within=60):
+    def ask(self, letters, within=120):
         self.number += 1
         beside = self.out / "ask.tmp"
         beside.write_text(json.dumps([letters, within]))
         beside.rename(self.out / f"ask-{self.number}.json")
 
-    def got(self, seconds=60):
+    def got(self, seconds=150):
         file = self.out / f"got-{self.number}.json"
         wait(file.exists, seconds, f"{file.name}; the log:", [(self.out / "flower" / "server.log").read_text()])
         return json.loads(file.read_text())
 
-    def exchange(self, letters, within=60):
+    def exchange(self, letters, within=120):
         self.ask(letters, within)
         return self.got(within + 10)
 

@@ -8,9 +8,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedbraid[flower]'")
 
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import save
 
 from fedbraid.federation import flower
 from fedbraid.federation.flower import GridTransport, packed, unpacked
@@ -65,6 +67,18 @@ def echo(node, message):
 LETTERS = {"a": b"for a", "b": b"for b"}
 
 
+@pytest.mark.parametrize("letter", [b"x", bytes(8), bytes(9), b"\xff" * 100, save({"w": torch.ones(3)}, {"a": "b"})])
+def test_a_letter_is_unpacked_as_it_was_packed(letter):
+    assert unpacked(packed(letter)) == letter
+
+
+def test_tensors_that_all_clients_get_are_the_same_pieces():
+    """Flower keeps what has the same contents once, so headers, which differ, must not be in the same pieces."""
+    letters = [save({"w": torch.ones(3)}, {"client": name}) for name in ("a", "another")]
+    pieces = [{array.object_id for array in packed(letter)["letter"].values()} for letter in letters]
+    assert len(pieces[0] & pieces[1]) == 1
+
+
 def test_letters_go_to_the_nodes_with_the_clients_keys():
     transport = GridTransport(FakeGrid(echo), KEYS, 100)
     assert transport.present() == ["a", "b"]
@@ -94,8 +108,8 @@ def test_an_answer_that_never_comes_to_an_end_holds_up_nobody():
     assert time.monotonic() - began < 2
 
 
-def letter_of(array):
-    return RecordDict({"letter": ArrayRecord({"letter": array})})
+def letter_of(**parts):
+    return RecordDict({"letter": ArrayRecord({key: Array("uint8", (1,), "bytes", b"x") for key in parts})})
 
 
 @pytest.mark.parametrize(
@@ -103,10 +117,11 @@ def letter_of(array):
     [
         (RecordDict(), "a: refused: its answer is no letter"),
         (RecordDict({"letter": ConfigRecord({"letter": b"x"})}), "a: refused: its answer is no letter"),
-        (letter_of(Array("uint8", (101,), "bytes", bytes(101))), "a: refused: its answer has 101 bytes, more than 100"),
+        (letter_of(one="x"), "a: refused: its answer is no letter"),
+        (packed(bytes(101)), "a: refused: its answer has 101 bytes, more than 100"),
         (Error(2, "it failed\nbadly"), "a: no answer: it failed badly"),
     ],
-    ids=["nothing", "other", "large", "error"],
+    ids=["nothing", "other", "parts", "large", "error"],
 )
 def test_what_is_no_letter_is_refused_with_a_line_and_the_rest_go_on(answer, why, caplog):
     transport = GridTransport(FakeGrid(lambda node, m: answer if node == 1 else echo(node, m)), KEYS, 100)
@@ -150,7 +165,14 @@ def test_a_client_that_was_started_again_gets_its_letter_again():
 
 @pytest.mark.parametrize("returns", [True, False])
 def test_a_client_that_is_gone_has_a_while_to_come_back(returns, caplog):
-    grid = FakeGrid(lambda node, message: GONE if node == 1 else echo(node, message))
+    began = time.monotonic()
+
+    def answer(node, message):
+        if node == 7 and time.monotonic() - began < 1:
+            return None  # once it is back it has all the time there is
+        return GONE if node == 1 else echo(node, message)
+
+    grid = FakeGrid(answer)
     transport = GridTransport(grid, KEYS, 100)
     looked = []
 
@@ -160,7 +182,6 @@ def test_a_client_that_is_gone_has_a_while_to_come_back(returns, caplog):
         return grid.nodes if len(looked) == 1 else [gone, grid.nodes[1]] if returns else grid.nodes[1:]
 
     grid.get_nodes = look
-    began = time.monotonic()
     with caplog.at_level(logging.INFO, "fedbraid"):
         got = transport.exchange(LETTERS, 20)
     assert got == ({"a": b"7: for a", "b": b"2: for b"} if returns else {"b": b"2: for b"})
