@@ -151,8 +151,8 @@ def _built(request: Request, beside: Experiment | None) -> Experiment:
 
 
 def _why_not_with(others: Sequence[Experiment], one: Experiment) -> str | None:
-    if not isinstance(one.engine, Local):
-        return "its clients are elsewhere"
+    if not (isinstance(others[0].engine, Local) and isinstance(one.engine, Local)):
+        return "their clients are elsewhere"
     return why_apart(others[0].local, one.local) or (None if fit([*others, one]) else "there is too little memory")
 
 

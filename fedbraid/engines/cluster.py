@@ -154,16 +154,18 @@ class Cluster:
     # --- what replies ask for
 
     def gathered(self, asked: Asked, key: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Every share's part of an upload, one after the other."""
-        for share in asked.places:
-            while True:
-                self._everybody_is_done(asked)
-                if key in asked.told[share].small:
-                    yield share, asked.told[share].small[key]
-                    break
-                if share in (got := self._answers(asked, [share], "each", key)):
-                    yield share, got[share]
-                    break
+        """Every share's part of an upload, one after the other; the others wait with their workers."""
+        left = list(asked.places)
+        while left:
+            self._everybody_is_done(asked)
+            small = {share: told.small[key] for share, told in asked.told.items() if key in told.small}
+            calls = {s: (self.hosts[s], self._ask(s, "each", key)) for s in left if s not in small}
+            for share in list(left):
+                try:
+                    yield share, small[share] if share in small else self.crew.get(calls[share][1])
+                    left.remove(share)
+                except Lost as loss:
+                    self._lose(calls[share][0], loss)
 
     def added(self, asked: Asked, key: str, weights: np.ndarray) -> np.ndarray:
         """The weighted sum of an upload over everybody: partial sums go from worker to worker, the last one comes."""

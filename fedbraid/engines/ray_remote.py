@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import os
 import sys
 import sysconfig
 import warnings
@@ -36,6 +37,7 @@ class RayRemote:
         import ray
 
         if not ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody unless the user says so
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of what will change in Ray one day
                 try:
@@ -72,9 +74,13 @@ class RayRemote:
         return room
 
     def start(self) -> Any:
+        return self._actor.remote("cuda" if self.gpus else "cpu", fetched)
+
+    @cached_property
+    def _actor(self) -> Any:
+        """The class of actors. What is lost is for the driver to make up for, not for Ray."""
         settings = {"num_cpus": 1, "num_gpus": self.gpus, "max_restarts": 0, "max_task_retries": 0}
-        actor = self.ray.remote(Worker).options(scheduling_strategy="SPREAD", **settings)
-        return actor.remote("cuda" if self.gpus else "cpu", fetched)
+        return self.ray.remote(Worker).options(scheduling_strategy="SPREAD", **settings)
 
     def stop(self, worker: Any) -> None:
         if self.ray.is_initialized():
