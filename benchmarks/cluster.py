@@ -37,7 +37,6 @@ from fedbraid.engines.cluster import Cluster  # noqa: E402
 from fedbraid.experiment import Experiment, Given, build  # noqa: E402
 
 WARM_UP = 3
-MOST = 16
 
 
 @dataclass(frozen=True)
@@ -182,11 +181,11 @@ def main() -> None:
     parser.add_argument("--drive", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    ray.init(address="local", num_cpus=MOST + 8, include_dashboard=False, log_to_driver=False, logging_level="error")
+    sizes = [1, 4, 16] if args.drive else [0, 1, 2, 4]
+    ray.init(address="local", num_cpus=sum(sizes), include_dashboard=False, log_to_driver=False, logging_level="error")
     rows: list[Row] = []
     print(f"{'work':8} {'method':9} {'workers':>7} {'round':>9} {'clients':>9} {'driver':>9} {'store':>11}")
     works = {"little": LITTLE} if args.drive else {name: WORKS[name] for name in args.only.split(",")}
-    sizes = [1, 2, 4, 8, MOST] if args.drive else [0, 1, 2, 4]
     for name, work in works.items():
         for method in args.methods.split(","):
             for row in compare(name, work, method, sizes, args.rounds):

@@ -162,6 +162,9 @@ def join(
     part: Annotated[
         int | None, typer.Option(min=0, help="For trials: this client of the data's partition, not all of the data.")
     ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Take part only where the server learns models as sums over clients.")
+    ] = False,
     settings: Settings = None,
     device: Device = None,
     data_dir: DataDir = None,
@@ -177,12 +180,16 @@ def join(
     from fedbraid.cli_input import load_strands
     from fedbraid.federation.address import Address
     from fedbraid.federation.joining import run_node
-    from fedbraid.federation.keys import read_name
+    from fedbraid.federation.keys import ROSTER, read_name, read_roster
     from fedbraid.federation.names import check_name
     from fedbraid.federation.settings import NodeSettings
 
     _check_security(key_folder, insecure, "client")
     server = Address.parse(address)
+    if secure:
+        if key_folder is None:
+            raise UserError("--secure needs --keys: without them a server can pass for the other clients")
+        read_roster(key_folder / ROSTER)  # a mistake in it is told now
     if key_folder is not None:
         called = check_name(name) if name else read_name(key_folder / "node.pub")
     elif name:
@@ -198,6 +205,7 @@ def join(
         part=part,
         data_dir=str(data_dir.resolve()) if data_dir else None,
         device=device or "auto",
+        secure=secure,
         strands=_absolute(strand),
     )
     try:

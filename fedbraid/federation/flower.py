@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
@@ -223,6 +223,7 @@ def serve(grid: Grid, context: Context) -> None:
                     data_dir=Path(settings.data_dir) if settings.data_dir else None,
                     own=load_strands(settings.strands),
                     secure=settings.secure,
+                    verify=_verifier(names) if settings.secure else None,
                 )
             done.report(Path(settings.out))
             with open(settings.summary, "w", encoding="utf-8") as text:
@@ -235,6 +236,15 @@ def serve(grid: Grid, context: Context) -> None:
             error = f"{type(wrong).__name__}: {_one_line(wrong)}"
         finally:
             write_json(settings.done, {"error": error})
+
+
+def _verifier(names: Mapping[bytes, str] | None) -> Callable[[str, bytes, bytes], bool] | None:
+    """Who signs its keys of secure sums, where clients have keys to sign with."""
+    if names is None:
+        return None
+    from fedbraid.federation.identity import Known
+
+    return Known({name: key for key, name in names.items()}).verify
 
 
 server = ServerApp()
@@ -303,10 +313,13 @@ def node_of(settings: NodeSettings) -> Any:
     from fedbraid.cli_input import load_strands
 
     data_dir = Path(settings.data_dir) if settings.data_dir else None
+    keys = Path(settings.keys) if settings.keys else None
     return named("fedbraid.federation.node:Node")(
         Path(settings.home),
         settings.name,
         named("fedbraid.federation.holding:Named").of(settings.holds, settings.part, data_dir),
         own=load_strands(settings.strands),
         device=settings.device,
+        identity=named("fedbraid.federation.identity:Identity").of(keys) if keys else None,
+        secure=settings.secure,
     )

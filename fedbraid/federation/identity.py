@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedbraid.errors import UserError
-from fedbraid.federation.keys import read_roster
+from fedbraid.federation.keys import ROSTER, read_roster
 
 HOW = ec.ECDSA(hashes.SHA384())
 
@@ -27,6 +27,11 @@ class Identity:
 
     key: Path
     roster: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> Identity:
+        """That of the client whose folder it is."""
+        return cls(folder / "node.key", folder / ROSTER)
 
     def sign(self, message: bytes) -> bytes:
         return self._private.sign(message, HOW)

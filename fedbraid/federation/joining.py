@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
@@ -41,6 +42,8 @@ def run_node(settings: NodeSettings, address: Address, keys: Path | None, say: S
     """Take part until interrupted. `keys` is the client's folder; None = no TLS."""
     if keys is not None and not (keys / CA).is_file():
         raise UserError(f"there is no file {keys / CA}; --keys is the folder that `fedbraid keys` made for this client")
+    if keys is not None:
+        settings = replace(settings, keys=str(keys))
     with alone_in(settings.place), ended_with_us() as children:
         _join(settings, address, keys, children, say)
 

@@ -2,10 +2,11 @@
 
     OUT/authority/   ca.key, ca.pem             signs the server's certificate; keep it away from the network
     OUT/server/      server.key, server.pem, ca.pem, roster
-    OUT/NAME/        node.key, node.pub, ca.pem            one for each client
+    OUT/NAME/        node.key, node.pub, ca.pem, roster    one for each client
 
 The roster has one line for each client, in the order of their numbers: its name and its public key as OpenSSH writes
-it. A client that made its key itself (`ssh-keygen -t ecdsa -b 384`) only has to send that line.
+it. A client that made its key itself (`ssh-keygen -t ecdsa -b 384`) only has to send that line. Clients have a copy of
+their own, because secure sums must not take the server's word for who the others are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedbraid.errors import UserError
 from fedbraid.federation.names import check_name, check_names
 
-CA, AUTHORITY, SERVER = "ca.pem", "authority", "server"
+CA, ROSTER, AUTHORITY, SERVER = "ca.pem", "roster", "authority", "server"
 ALWAYS = "localhost", "127.0.0.1", "::1"
 """What the server's certificate is good for in any case: its own processes reach it there."""
 
@@ -103,7 +104,7 @@ def _make_server(out: Path, names: list[x509.GeneralName]) -> Path:
     _write(place / "server.key", _private(key), secret=True)
     _write(place / "server.pem", certificate.public_bytes(Encoding.PEM))
     _write(place / CA, (out / AUTHORITY / CA).read_bytes())
-    _write(place / "roster", b"")
+    _write(place / ROSTER, b"")
     return place
 
 
@@ -114,8 +115,10 @@ def _make_client(out: Path, name: str) -> Path:
     _write(place / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), secret=True)
     _write(place / "node.pub", public + f" {name}\n".encode())
     _write(place / CA, (out / SERVER / CA).read_bytes())
-    with open(out / SERVER / "roster", "ab") as roster:
-        roster.write(f"{name} ".encode() + public + b"\n")
+    _write(place / ROSTER, (out / SERVER / ROSTER).read_bytes())
+    for file in out.glob(f"*/{ROSTER}"):
+        with open(file, "ab") as roster:
+            roster.write(f"{name} ".encode() + public + b"\n")
     return place
 
 

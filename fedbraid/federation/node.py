@@ -36,7 +36,7 @@ from fedbraid.federation.facts import Facts, OwnMatter
 from fedbraid.federation.holding import Held, Holding
 from fedbraid.federation.home import At, Home
 from fedbraid.federation.letters import Letter, Refused, Stranger, check_finite, check_tensors, mark, read
-from fedbraid.federation.secrecy import hidden
+from fedbraid.federation.secrecy import MODEL, hidden
 
 if TYPE_CHECKING:
     from fedbraid.federation.identity import Identity
@@ -50,7 +50,8 @@ MOST = 1 << 31
 class Node:
     """A client. `data` are its samples, `own` the strands beyond FedBraid's that it knows.
 
-    With an `identity` it signs its keys of secure sums, and takes part in those only where everybody does.
+    With an `identity` it signs its keys of secure sums, and takes part in those only where everybody does. A `secure`
+    one takes part only where the server learns models as sums over clients.
     """
 
     def __init__(
@@ -63,8 +64,9 @@ class Node:
         device: str = "auto",
         most: int = MOST,
         identity: Identity | None = None,
+        secure: bool = False,
     ) -> None:
-        self.identity = identity
+        self.identity, self.secure = identity, secure
         self.home, self.name, self.data, self.own, self.device, self.most = home, name, data, own, device, most
 
     def answer(self, letter: bytes) -> bytes:
@@ -186,7 +188,10 @@ class Node:
             held = self.data.load()
         except UserError as error:
             raise OwnMatter(str(error), "its data cannot be read") from error
-        return _desk(config, Facts.read(facts), hello, held, self.own)
+        desk = _desk(config, Facts.read(facts), hello, held, self.own)
+        if self.secure and not desk.hidden >= MODEL:
+            raise Refused("it takes part only where the server learns models as sums (serve --secure)")
+        return desk
 
     def _question(self, home: Home, letter: Letter, desk: Desk) -> Job:
         """The job that a letter asks for; what it need not say again is in the probe's letter."""

@@ -76,6 +76,8 @@ class NodeSettings(Settings):
     part: int | None = None  # number of its part of the partition; None = it has all
     data_dir: str | None = None
     device: str = "auto"
+    keys: str | None = None  # its folder of keys
+    secure: bool = False  # takes part only where models are hidden from the server
     strands: list[str] = field(default_factory=list)
     node: str = "fedbraid.federation.flower:node_of"
 

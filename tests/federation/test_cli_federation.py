@@ -54,8 +54,8 @@ def keys(fedbraid):
     assert out.splitlines() == [
         "keys/authority: ca.key, ca.pem",
         "keys/server: ca.pem, roster, server.key, server.pem",
-        "keys/a: ca.pem, node.key, node.pub",
-        "keys/b: ca.pem, node.key, node.pub",
+        "keys/a: ca.pem, node.key, node.pub, roster",
+        "keys/b: ca.pem, node.key, node.pub, roster",
     ]
     return Path("keys")
 
@@ -79,6 +79,8 @@ JOIN = "join", "localhost:8000", "--home", "home", "--data", "digits"
         ([*JOIN, "--insecure"], "say who you are: --name hospital-a"),
         ([*JOIN, "--insecure", "--name", "../a"], "a client's name has letters"),
         ([*JOIN, "--keys", "k"], "there is no file k/node.pub"),
+        ([*JOIN, "--keys", "k", "--secure"], "there is no file k/roster"),
+        ([*JOIN, "--insecure", "--name", "a", "--secure"], "--secure needs --keys"),
         ([*JOIN, "--insecure", "--name", "a", "--set", "rounds=3"], "the server says how to train"),
         ([*JOIN, "--insecure", "--name", "a", "--set", "data.pixelz=3"], "pixelz"),
         (["join", "localhost", *JOIN[2:], "--insecure", "--name", "a"], "HOST:PORT"),
@@ -156,6 +158,14 @@ def test_a_client_is_told_what_it_has(fedbraid, keys, begun):
     assert settings.name == "b" and settings.home == str(Path("h").resolve()) and settings.device == "cpu"
     assert settings.holds["data"] == {"name": "npz", "path": str(Path("mine.npz").resolve())}
     assert settings.part is None and str(address) == "h:1" and folder == (keys / "b").resolve()
+    assert not settings.secure
+
+
+def test_a_client_may_insist_on_secure_sums(fedbraid, keys, begun):
+    code, _, err = fedbraid(*JOIN, "--keys", keys / "b", "--secure")
+    assert code == 0, err
+    ((settings, _, _),) = begun
+    assert settings.secure
 
 
 def test_a_client_for_trials_has_a_part_of_a_known_set(fedbraid, begun):

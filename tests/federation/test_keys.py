@@ -20,8 +20,8 @@ def test_each_party_gets_its_own_and_no_more(tmp_path):
     assert files == {
         "authority": ["ca.key", "ca.pem"],
         "server": ["ca.pem", "roster", "server.key", "server.pem"],
-        "hospital-a": ["ca.pem", "node.key", "node.pub"],
-        "hospital-b": ["ca.pem", "node.key", "node.pub"],
+        "hospital-a": ["ca.pem", "node.key", "node.pub", "roster"],
+        "hospital-b": ["ca.pem", "node.key", "node.pub", "roster"],
     }
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("*/*")}
     assert {name for name, mode in modes.items() if mode == 0o600} == {"ca.key", "server.key", "node.key"}
@@ -37,6 +37,14 @@ def test_the_roster_has_the_clients_public_keys_in_order(tmp_path):
         assert member.key == flower.public_key_to_bytes(private.public_key())
         assert flower.uses_nist_ec_curve(private.public_key())
         assert read_name(tmp_path / member.name / "node.pub") == member.name
+
+
+def test_all_have_the_same_roster_also_of_clients_that_came_later(tmp_path):
+    make_keys(tmp_path, [], ["a", "b"])
+    make_keys(tmp_path, [], ["c"])
+    rosters = [read_roster(tmp_path / who / "roster") for who in ("server", "a", "b", "c")]
+    assert [member.name for member in rosters[0]] == ["a", "b", "c"]
+    assert all(roster == rosters[0] for roster in rosters)
 
 
 def test_a_client_can_make_its_own_key(tmp_path):
@@ -105,9 +113,9 @@ def test_nothing_is_overwritten_and_clients_can_be_added(tmp_path):
     with pytest.raises(UserError, match="leave out --host"):
         make_keys(tmp_path, ["localhost"], ["b"])
     assert [folder.name for folder in make_keys(tmp_path, [], ["b"])] == ["b"]
-    roster = tmp_path / "server" / "roster"
-    assert [member.name for member in read_roster(roster)] == ["a", "b"]
-    assert roster.read_bytes().startswith(before.pop(roster))
+    for roster in [tmp_path / "server" / "roster", tmp_path / "a" / "roster"]:
+        assert [member.name for member in read_roster(roster)] == ["a", "b"]
+        assert roster.read_bytes().startswith(before.pop(roster))
     assert {file: file.read_bytes() for file in before} == before
 
 

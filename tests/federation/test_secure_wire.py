@@ -472,3 +472,28 @@ def test_a_server_between_clients_is_found_out(keys, file, tmp_path, caplog):
     remote = secure(config, tmp_path, transport, min_clients=3, tries=1)
     with pytest.raises(UserError, match=f"the keys of {WHO} are not signed by {WHO}"):
         remote.advance()
+
+
+# --- clients that insist on them
+
+
+def insisting(config, homes):
+    return {name: partial(client, secure=True) for name, client in nodes(config, homes).items()}
+
+
+def test_a_client_that_insists_on_secure_sums_takes_part_in_them(file, tmp_path):
+    config = configured("scaffold", file, **EVERYBODY)
+    remote = secure(config, tmp_path, InProcess(insisting(config, tmp_path / "homes")))
+    assert remote.advance()["lost"] == 0
+
+
+@pytest.mark.parametrize(("method", "secrecy"), [("scaffold", None), ("skip(every=2)+scaffold", Secrecy())])
+def test_and_in_nothing_else(method, secrecy, file, tmp_path):
+    """Neither in the clear, nor where models stay in the clear though something else is hidden."""
+    config = configured(method, file, **EVERYBODY)
+    transport = InProcess(nodes(config, tmp_path / "homes"))
+    by_letter(config, tmp_path, transport, secrecy=secrecy)
+    name, hello, _ = transport.sent[0]
+    refusal = read(insisting(config, tmp_path / "other homes")[name]().answer(hello), 1 << 30)
+    assert refusal.kind == "refusal"
+    assert refusal.told["reason"] == "it takes part only where the server learns models as sums (serve --secure)"
