@@ -4,6 +4,11 @@ Clients stay joined while one server after another comes and goes on the same po
 """
 
 import json
+import random
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -40,31 +45,42 @@ SET = [
 ]
 
 
+@dataclass
+class Hospitals:
+    """Clients that wait for a server."""
+
+    place: Path
+    port: int
+    family: Family
+    clients: dict = field(default_factory=dict)
+
+    def join(self, name, *more):
+        words = ["join", f"127.0.0.1:{self.port}", "--keys", self.place / "keys" / name, "--home", self.place / name]
+        data = ["--data", "digits", "--part", CLIENTS.index(name), "--set", "partition.clients=3"]
+        self.clients[name] = self.family.start("-m", "fedbraid", *words, *data, *more)
+
+    def serve(self, method, out, *more):
+        words = ["serve", "--keys", self.place / "keys" / "server", "--port", self.port, "--method", method]
+        settings = (word for setting in SET for word in ("--set", setting))
+        return self.family.start("-m", "fedbraid", *words, "--out", out, *settings, *more)
+
+
 @pytest.fixture(scope="module")
 def joined(tmp_path_factory):
-    """Three hospitals that wait for a server: its folder, its port, and who ends them all."""
-    place, port = tmp_path_factory.mktemp("hospitals"), free_port()
+    place = tmp_path_factory.mktemp("hospitals")
     make_keys(place / "keys", ["127.0.0.1"], list(CLIENTS))
-    family = Family(place)
-    for part, name in enumerate(CLIENTS):
-        words = ["join", f"127.0.0.1:{port}", "--keys", place / "keys" / name, "--data", "digits", "--part", part]
-        family.start("-m", "fedbraid", *words, "--set", "partition.clients=3", "--home", place / name)
-    yield place, port, family
-    family.end()
+    hospitals = Hospitals(place, free_port(), Family(place))
+    for name in CLIENTS:
+        hospitals.join(name)
+    yield hospitals
+    hospitals.family.end()
 
 
 def same(joined, method, tmp_path):
-    place, port, family = joined
-    words = ["serve", "--keys", place / "keys" / "server", "--port", port, "--method", method]
-    server = family.start(
-        "-m", "fedbraid", *words, "--out", tmp_path / "run", *(word for setting in SET for word in ("--set", setting))
-    )
+    server = joined.serve(method, tmp_path / "run")
     assert server.wait(180) == 0, "\n".join(server.lines)
     api.run(method, config=from_dict(SETTINGS), out=tmp_path / "here")
-    there, here = (load_file(tmp_path / run / "model.safetensors") for run in ("run", "here"))
-    assert there.keys() == here.keys()
-    for name, value in here.items():
-        torch.testing.assert_close(there[name], value, rtol=0, atol=1e-5)
+    alike(tmp_path)
     lines, ours = (
         [json.loads(line) for line in (tmp_path / run / "rounds.jsonl").read_text().splitlines()]
         for run in ("run", "here")
@@ -72,6 +88,13 @@ def same(joined, method, tmp_path):
     assert [line["lost"] for line in lines] == [0, 0, 0]
     for key in ("clients", "bytes_down", "bytes_up"):  # what travels is what the method declares
         assert [line[key] for line in lines] == [line[key] for line in ours]
+
+
+def alike(tmp_path):
+    there, here = (load_file(tmp_path / run / "model.safetensors") for run in ("run", "here"))
+    assert there.keys() == here.keys()
+    for name, value in here.items():
+        torch.testing.assert_close(there[name], value, rtol=0, atol=1e-5)
 
 
 def test_a_chain_with_state_on_clients_and_a_second_exchange(joined, tmp_path):
@@ -82,3 +105,45 @@ def test_a_chain_with_state_on_clients_and_a_second_exchange(joined, tmp_path):
 @pytest.mark.parametrize("method", [*(HYPER.get(s, s) for s in STRANDS), *(m for m in METHODS if m not in STRANDS)])
 def test_every_method(joined, method, tmp_path):
     same(joined, method, tmp_path)
+
+
+# --- secure sums, among clients that insist on them
+
+
+SECURE = SETTINGS | {"sampling": {"clients": 0}}
+
+
+@pytest.fixture
+def insisting(tmp_path):
+    make_keys(tmp_path / "keys", ["127.0.0.1"], list(CLIENTS))
+    hospitals = Hospitals(tmp_path, free_port(), Family(tmp_path))
+    for name in CLIENTS:
+        hospitals.join(name, "--secure")
+    yield hospitals
+    hospitals.family.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [0, 4])
+@pytest.mark.parametrize("method", ["scaffold", "disco(target=global)"])
+def test_secure_sums_whoever_is_killed(insisting, method, kills, tmp_path):
+    """Clients come back with what they had on disk, and no round counts without them."""
+    server = insisting.serve(method, tmp_path / "run", "--secure", "--set", "sampling.clients=0")
+    server.wait_for("secure sums: the server learns", 60)
+    chance = random.Random(method)
+    for _ in range(kills):
+        sleep(chance.uniform(1, 12))
+        if server.process.poll() is not None:
+            break
+        name = chance.choice(CLIENTS)
+        insisting.clients[name].signal(signal.SIGKILL)
+        insisting.join(name, "--secure")
+    assert server.wait(400) == 0, "\n".join(server.lines)
+    api.run(method, config=from_dict(SECURE), out=tmp_path / "here")
+    alike(tmp_path)
+
+
+@pytest.mark.slow
+def test_clients_that_insist_on_secure_sums_say_why_they_wait(insisting, tmp_path):
+    server = insisting.serve("fedavg", tmp_path / "run")
+    server.wait_for("it takes part only where the server learns models as sums", 60)
