@@ -187,8 +187,8 @@ class Federation(ABC):
 
     def deployed(self) -> tuple[Tensor, Tensor]:
         """The model that is evaluated: its parameters and buffers."""
-        if self.config.evaluate.model == "cohort" and self.server.cohort_mean is not None:
-            return self.server.cohort_mean
+        if self.config.evaluate.model == "cohort" and (mean := self.server.cohort_mean):
+            return mean
         return self.server.deployed(self.chain, self.setup), self.server.buffers
 
     def module(self) -> nn.Module:

@@ -86,8 +86,8 @@ class RunDirectory:
         server, number = experiment.server, f"{experiment.server.round:06d}"
         tensors = {"w": server.w, "buffers": server.buffers}
         tensors |= {f"kept/{s}/{k}": t for s, tree in server.kept.items() for k, t in tree.items()}
-        if experiment.config.evaluate.model == "cohort" and server.cohort_mean is not None:
-            tensors |= dict(zip(MEAN, server.cohort_mean, strict=True))
+        if experiment.config.evaluate.model == "cohort" and (mean := server.cohort_mean):
+            tensors |= dict(zip(MEAN, mean, strict=True))
         _sync(self.log)
         clients = experiment.store.save(f"clients-{number}.safetensors")
         save_tensors(self.states / f"server-{number}.safetensors", tensors)
@@ -130,8 +130,9 @@ class RunDirectory:
             if key.startswith("kept/"):
                 _, strand, name = key.split("/", 2)
                 kept.setdefault(strand, {})[name] = tensor
-        mean = (tensors[MEAN[0]], tensors[MEAN[1]]) if MEAN[0] in tensors else None
-        experiment.server = Server(tensors["w"], tensors["buffers"], kept, saved["round"], mean)
+        w = tensors["w"]
+        summed = (tensors[MEAN[0]], w.new_ones(()), tensors[MEAN[1]]) if MEAN[0] in tensors else None
+        experiment.server = Server(w, tensors["buffers"], kept, saved["round"], summed)
         experiment.store.restore(saved["segments"])
         return saved
 

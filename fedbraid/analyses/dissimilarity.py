@@ -35,8 +35,9 @@ def dissimilarity(run: Recorded) -> Analysis:
     the end without what the method adds: G_d(w, λ) beside G_d(w, 0).
     """
     round = run.next_round
-    assert round.after.cohort_mean is not None
-    start, (end, _) = round.before.w, round.after.cohort_mean
+    after = round.after.cohort_mean
+    assert after is not None
+    start, (end, _) = round.before.w, after
     found = {"start": gradients(run, start), "end": gradients(run, end), "task": task_gradients(run, end)}
     values = {name: disagreement(g) for name, g in found.items()}
     ids = round.cohort.ids.tolist()

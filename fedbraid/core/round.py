@@ -28,7 +28,15 @@ class Server:
     buffers: Tensor  # [Db]
     kept: dict[str, Tree]  # what each strand keeps
     round: int = 0  # rounds finished
-    cohort_mean: tuple[Tensor, Tensor] | None = None  # the last round's mean model and buffers
+    summed: tuple[Tensor, Tensor, Tensor] | None = None  # the last round's Σ p_k w_k, Σ p_k and mean buffers
+
+    @property
+    def cohort_mean(self) -> tuple[Tensor, Tensor] | None:
+        """The last round's mean model and buffers."""
+        if self.summed is None:
+            return None
+        added, total, buffers = self.summed
+        return added / total, buffers
 
     def deployed(self, chain: Chain, setup: Setup) -> Tensor:
         """The model to evaluate and hand out."""
@@ -141,7 +149,7 @@ def one_round(
 
     total = weights.sum()
     added = replies.sum("model", weights)
-    delta: Tensor | None = added - total * server.w  # Σ p_k (w_k − x)
+    delta: Tensor | None = torch.addcmul(added, total, server.w, value=-1)  # Σ p_k (w_k − x)
     for s in chain.using("absorb"):
         kept[s.name] = s.absorb(seen_by(s, replies=replies, weights=weights))
     for s in chain.using("update"):
@@ -149,7 +157,7 @@ def one_round(
         delta, kept[s.name] = s.update(delta, seen_by(s, replies=replies, weights=weights))
         if delta is None:
             break
-    mean = added / total, replies.sum("buffers", weights / total)
+    summed = added, total, replies.sum("buffers", weights / total)
     if delta is None:
-        return Server(server.w, server.buffers, kept, server.round + 1, mean)
-    return Server(server.w + delta, mean[1], kept, server.round + 1, mean)
+        return Server(server.w, server.buffers, kept, server.round + 1, summed)
+    return Server(server.w + delta, summed[2], kept, server.round + 1, summed)
