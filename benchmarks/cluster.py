@@ -2,6 +2,7 @@
 
     python benchmarks/cluster.py [--rounds 15] [--only lenet] [--json FILE]
     python benchmarks/cluster.py --drive [--rounds 15]
+    python benchmarks/cluster.py --clients 1000000
 
 Workers are processes on this machine, one thread each, in a Ray of the script's own; beside them runs the engine of one
 machine (`here`). Rounds of all go in turn, and medians are taken; nothing is evaluated. `driver` is the time in which
@@ -9,6 +10,7 @@ the driver does not wait for workers: what it computes, packs and sends. `client
 by its own clock. `store` is what Ray says was put into its object stores in a round, on all nodes.
 
 With --drive workers have next to nothing to do, and there are up to sixteen: what a round costs the driver for each.
+With --clients nothing is trained: what the driver does, and holds, for so many of them and a thousand workers.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ import ray  # noqa: E402
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address  # noqa: E402
 
 from fedbraid.config import from_dict  # noqa: E402
+from fedbraid.core import sampling  # noqa: E402
 from fedbraid.data.dataset import Dataset, Partition, Split  # noqa: E402
 from fedbraid.engines.cluster import Cluster  # noqa: E402
+from fedbraid.engines.placement import dealt  # noqa: E402
 from fedbraid.experiment import Experiment, Given, build  # noqa: E402
 
 WARM_UP = 3
@@ -173,14 +177,37 @@ def compare(name: str, work: Work, method: str, sizes: list[int], count: int) ->
             )
 
 
+def bookkeeping(clients: int) -> None:
+    """What the driver has of clients beside their samples, of which each has ten here."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before, began = resident(), perf_counter()
+    partition = Partition(tuple(np.split(np.arange(10 * clients), clients)))
+    split, held = perf_counter() - began, resident() - before
+    cost = np.array([len(own) for own in partition.clients], dtype=np.float64)
+    began = perf_counter()
+    dealt(cost, np.ones(1000))
+    placed, began = perf_counter() - began, perf_counter()
+    sampling.fixed(clients, 10_000, seed=0, round=0)
+    drawn = perf_counter() - began
+    print(f"{clients:,} clients: {split:.1f} s and {held / 1e6:.0f} MB to say who owns which samples,")
+    print(f"{placed:.1f} s to deal them out to a thousand workers, {1e3 * drawn:.1f} ms to draw 10,000 for a round")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default=",".join(WORKS))
     parser.add_argument("--methods", default="fedavg,scaffold")
     parser.add_argument("--drive", action="store_true")
+    parser.add_argument("--clients", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.clients:
+        bookkeeping(args.clients)
+        return
     sizes = [1, 4, 16] if args.drive else [0, 1, 2, 4]
     ray.init(address="local", num_cpus=sum(sizes), include_dashboard=False, log_to_driver=False, logging_level="error")
     rows: list[Row] = []
