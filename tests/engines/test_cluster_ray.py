@@ -242,7 +242,8 @@ STATES = "scaffold+drift(alpha=0.2)+skip(every=2)"
 def chaos(nodes, make, method, seed, kinds, between, rounds, **settings):
     """A federation while things are killed, beside an undisturbed one on one machine.
 
-    Local steps are many and small: rounds take a while, and do not magnify rounding as FedDyn would with larger ones.
+    Local steps are many and small: rounds take a while, and do not magnify rounding. (FedDyn with alpha = 0.01 makes
+    1e-7 of the last digit in fifty rounds, on one machine too.)
     """
     data = toy((20, 7, 31, 12, 26, 9, 18, 15))
     work = {"local": {"batch": 1, "epochs": 10}, "optimizer": {"lr": 0.01}, "model": WIDE, "data": data}
@@ -268,11 +269,11 @@ def test_killed_workers_and_nodes_change_nothing(nodes, spread_out, monkeypatch)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("method", ["scaffold", "feddyn", "skip(every=3)", STATES, "rfedavg_plus+scaffold"])
+@pytest.mark.parametrize("method", ["scaffold", "feddyn(alpha=0.5)", "skip(every=3)", STATES, "rfedavg_plus+scaffold"])
 def test_killed_again_and_again(nodes, spread_out, monkeypatch, method, seed):
     monkeypatch.setattr(crew_module, "GRACE", 2.0)
     kinds = random.Random(seed).choices(["worker", "worker", "node"], k=8)
-    done = chaos(nodes, spread_out, method, seed, kinds, (0.0, 3.0), rounds=50)
+    done = chaos(nodes, spread_out, method, seed, kinds, (0.0, 0.6), rounds=120)
     assert len(done) >= 3
 
 
