@@ -24,6 +24,7 @@ def test_all_contenders_train_on_the_same_samples(work):
         assert len({one(number) for one in rounds}) == 1
 
 
+@pytest.mark.slow
 def test_rows_compare_with_the_usual_loop_and_the_limit():
     rows = measure([TINY, RAGGED], device="cpu", repeats=1, note=lambda text: None)
     for work in (TINY, RAGGED):

@@ -14,6 +14,7 @@ def peers(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *options], capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_times_of_those_that_need_no_environment_and_the_reason_why_another_is_missing(tmp_path: Path) -> None:
     out, empty = tmp_path / "found.json", tmp_path / "site"
     empty.mkdir()

@@ -217,6 +217,7 @@ class Elsewhere:
         return place.with_suffix(".answer").read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_training_it_does_the_same_again(file, tmp_path):
     config = configured("scaffold", file, sampling={"clients": 0}, rounds=3, local={"batch": 3, "epochs": 150})
     one = Elsewhere(config, tmp_path / "homes", random.Random(3))
