@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import conv2d, group_norm, linear, max_pool2d, relu
 
-from fedbraid.engines.kernels.conv import Kind
+from fedbraid.engines.kernels.kind import Kind
 from fedbraid.engines.kernels.layers import (
     ClientConv,
     ClientLinear,

@@ -5,75 +5,23 @@ Tensors are [clients, batch, channels, height, width], weights [clients, out, in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedbraid.engines.kernels.tiles import PROGRAMS, power
-
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Which convolution it is."""
-
-    stride: int = 1
-    padding: int = 0
-    pooled: bool = False  # followed by 2x2 max pooling and ReLU
-    fine: bool = True  # by three products of bfloat16, which is nearly float32; else by one
-
-    def size(self, x: Tensor, w: Tensor) -> Pair:
-        """The sides of what comes out."""
-        down, right = ((x.shape[side] + 2 * self.padding - w.shape[side]) // self.stride + 1 for side in (-2, -1))
-        return (down // 2, right // 2) if self.pooled else (down, right)
-
-
-@dataclass(frozen=True)
-class Halves:
-    """Numbers as the sum of two bfloat16, or as one: [clients, 2 or 1, ...]."""
-
-    numbers: Tensor
-
-    @staticmethod
-    def empty(clients: int, fine: bool, *shape: int, device: torch.device) -> Halves:
-        return Halves(torch.empty(clients, 1 + fine, *shape, dtype=torch.bfloat16, device=device))
-
-    @property
-    def fine(self) -> bool:
-        return self.numbers.shape[1] == 2
-
-    @property
-    def high(self) -> Tensor:
-        return self.numbers[:, 0]
-
-    @property
-    def low(self) -> Tensor:
-        """Not to be read where numbers are not fine."""
-        return self.numbers[:, -1]
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Between clients, then of images between samples, rows and columns."""
-        _, _, *inner = self.numbers.stride()
-        return (self.numbers.stride(0), *(inner[:3] if len(inner) == 4 else (0, 0, 0)))
-
-    @property
-    def gathered(self) -> bool:
-        """Whether these are rows of patches written out, [rows, depth], or images [batch, rows, columns, channels]."""
-        return self.numbers.dim() == 4
-
-    @property
-    def channels(self) -> int:
-        return self.numbers.shape[-1]
+from fedbraid.engines.kernels import few
+from fedbraid.engines.kernels.kind import Halves, Kind, Pair
+from fedbraid.engines.kernels.tiles import breadth, power, split_rows
 
 
 def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
-    """The outputs; which corner of its window each pooled one came from; the patches."""
-    size = kind.size(x, w)
-    found = patches(x, (w.shape[3], w.shape[4]), size, kind, b is not None)
-    y, chosen = product(found, ordered(w, found, turned=False), b, x.shape[1], size, w.shape[4], kind)
+    """The outputs; which corner of its window each pooled one came from; the inputs as they were made ready, if so."""
+    size, around = kind.size(x, w), kind.padding
+    if few.is_few(x.shape[2]):
+        ready = few.padded(x, around)
+        y, chosen = few.product(ready, ordered(w, kind.fine), b, size, (w.shape[3], w.shape[4]), kind)
+        return y, chosen, ready if around else x.new_empty(len(x), 0)
+    found = images(x, (x.shape[3] + 2 * around, x.shape[4] + 2 * around), around, 1, kind.fine)
+    y, chosen = product(found, ordered(w, kind.fine), b, size, w.shape[4], kind)
     return y, chosen, found.numbers
 
 
@@ -81,58 +29,42 @@ def gradients(
     d: Tensor,
     w: Tensor,
     chosen: Tensor,
-    numbers: Tensor,
+    ready: Tensor,
     size: Pair,
     kind: Kind,
     wanted: bool,
     slope: Tensor,
     bias: Tensor | None,
 ) -> Tensor:
-    """Of the inputs (where wanted); those of the weights and, where there are any, the biases are written."""
-    found = Halves(numbers)
+    """Of the inputs (where wanted); those of the weights and, where there are any, the biases are written.
+
+    `ready` are the inputs as `forward` made them ready, or else as they were.
+    """
     around = w.shape[3] - 1 - kind.padding
     whole = size[0] + w.shape[3] - 1, size[1] + w.shape[4] - 1
-    back = d.new_empty(d.shape[0], 0)
-    if wanted or not found.gathered:
+    back, few_channels = d.new_empty(d.shape[0], 0), few.is_few(w.shape[2])
+    if wanted or not few_channels:
         slopes = images(d, whole, around, kind.stride, kind.fine, chosen if kind.pooled else None)
         if wanted:
             back = input_gradient(slopes, w, size, kind.fine)
+    if few_channels:
+        parts = few.weight_gradient(d, chosen, ready, slope, bias is not None, kind)
+    else:
+        scale = 2 if kind.pooled else 1
+        sides = d.shape[1], d.shape[3] * scale, d.shape[4] * scale
         lines = Halves(slopes.numbers[:, :, :, around:, around:])
-    if found.gathered:
-        lines = expanded(d, chosen, kind.fine) if kind.pooled else rows(d, kind.fine)
-    scale = 2 if kind.pooled else 1
-    sides = d.shape[1], d.shape[3] * scale, d.shape[4] * scale
-    weight_gradient(lines, found, slope, bias, sides, kind.stride)
+        parts = weight_gradient(lines, Halves(ready), slope, bias is not None, sides, kind.stride)
+    combine(parts, slope, bias)
     return back
 
 
 def input_gradient(slopes: Halves, w: Tensor, size: Pair, fine: bool) -> Tensor:
     """A convolution of the outputs' gradient, padded, with the weights turned around."""
-    plain, batch = Kind(fine=fine), slopes.numbers.shape[2]
-    if slopes.channels % 16:
+    plain, turned, kernel = Kind(fine=fine), ordered(w, fine, turned=True), (w.shape[3], w.shape[4])
+    if few.is_few(slopes.channels):
         whole = slopes.numbers.float().sum(1).permute(0, 1, 4, 2, 3)
-        slopes = patches(whole, (w.shape[3], w.shape[4]), size, plain, False)
-    return product(slopes, ordered(w, slopes, turned=True), None, batch, size, w.shape[4], plain)[0]
-
-
-def patches(x: Tensor, kernel: Pair, size: Pair, kind: Kind, ones: bool) -> Halves:
-    """The inputs ready for a product: images where channels are many, else written out (with a one for the bias)."""
-    from fedbraid.engines.kernels.programs import gather
-
-    clients, batch, channels, height, width = x.shape
-    if channels % 16 == 0:
-        return images(x, (height + 2 * kind.padding, width + 2 * kind.padding), kind.padding, 1, kind.fine)
-    lines, depth = batch * size[0] * size[1] * (4 if kind.pooled else 1), kernel[0] * kernel[1] * channels
-    breadth = _breadth(depth, ones)
-    made = Halves.empty(clients, kind.fine, lines, breadth, device=x.device)
-    bk = power(breadth, 16, 1 << 30)
-    bm = max(1, 4096 // bk)
-    gather[(-(-lines // bm), clients)](
-        x, made.high, made.low, lines, depth, breadth, channels, kernel[1], *size, height, width, kind.padding,
-        made.strides[0], *x.stride(),
-        STRIDE=kind.stride, BM=bm, BK=bk, POOL=kind.pooled, PADDED=kind.padding > 0, ONES=ones, FINE=kind.fine,
-    )  # fmt: skip
-    return made
+        return few.product(whole, turned, None, size, kernel, plain)[0]
+    return product(slopes, turned, None, size, kernel[1], plain)[0]
 
 
 def images(x: Tensor, whole: Pair, around: int, stride: int, fine: bool, chosen: Tensor | None = None) -> Halves:
@@ -154,102 +86,83 @@ def images(x: Tensor, whole: Pair, around: int, stride: int, fine: bool, chosen:
     return made
 
 
-def rows(d: Tensor, fine: bool) -> Halves:
-    """The gradient of a convolution's outputs, in the order of written patches."""
-    return Halves(images(d, (d.shape[3], d.shape[4]), 0, 1, fine).numbers.flatten(2, 4))
-
-
-def expanded(d: Tensor, chosen: Tensor, fine: bool) -> Halves:
-    """The same of pooled outputs: the corners that were not chosen have none."""
-    from fedbraid.engines.kernels.programs import expand
-
-    clients, batch, outs, height, width = d.shape
-    windows, bn = batch * height * width, power(outs, 16, 64)
-    made = Halves.empty(clients, fine, windows * 4, outs, device=d.device)
-    bm = 1024 // bn
-    expand[(-(-windows // bm), -(-outs // bn), clients)](
-        d, chosen, made.high, made.low, windows, outs, height, width, made.strides[0], *d.stride(),
-        BM=bm, BN=bn, FINE=fine,
-    )  # fmt: skip
-    return made
-
-
-def ordered(w: Tensor, found: Halves, turned: bool) -> Halves:
-    """The weights as the product with `found` wants them: [outs, depth]; turned, what came in goes out."""
+def ordered(w: Tensor, fine: bool, turned: bool = False) -> Halves:
+    """The weights as products want them, [outs, depth] and zeros; turned, what came in goes out."""
     from fedbraid.engines.kernels.programs import weights
 
     taps = (w.transpose(1, 2) if turned else w).flatten(3)  # a view: weights lie in one piece within their vector
     clients, outs, channels, count = taps.shape
     depth = channels * count
-    breadth = found.channels if found.gathered else depth
-    made = Halves.empty(clients, found.fine, outs, breadth, device=w.device)
+    across = breadth(depth)
+    made = Halves.empty(clients, fine, outs, across, device=w.device)
     block = 1024
-    weights[(-(-outs * breadth // block), clients)](
-        taps, made.high, made.low, outs, depth, breadth, channels, count, made.strides[0], *taps.stride(),
-        TURNED=turned, BLOCK=block, FINE=found.fine,
+    weights[(-(-outs * across // block), clients)](
+        taps, made.high, made.low, outs, depth, across, channels, count, made.strides[0], *taps.stride(),
+        TURNED=turned, BLOCK=block, FINE=fine,
     )  # fmt: skip
     return made
 
 
 def product(
-    found: Halves, weights: Halves, bias: Tensor | None, batch: int, size: Pair, columns: int, kind: Kind
+    found: Halves, weights: Halves, bias: Tensor | None, size: Pair, columns: int, kind: Kind
 ) -> tuple[Tensor, Tensor]:
-    """Patches times weights, of kernels so many columns wide; the result lies channels-last."""
+    """Patches of images times weights, of kernels so many columns wide; the result lies channels-last."""
     from fedbraid.engines.kernels.programs import convolve
 
     clients, _, outs, depth = weights.numbers.shape
+    batch = found.numbers.shape[2]
     lines, device = batch * size[0] * size[1] * (4 if kind.pooled else 1), weights.numbers.device
     y = torch.empty(clients, batch, *size, outs, dtype=torch.float32, device=device)
     chosen = torch.empty(y.shape if kind.pooled else (clients, 0), dtype=torch.int8, device=device)
     bn = power(outs, 16, 128)
-    # What was fastest on an H200: small tiles of long steps where patches are gathered on the way.
-    bm, most = (128, 32) if found.gathered else (64, 64)
-    bk = min(found.channels & -found.channels, most)
+    bm, bk = 64, min(found.channels & -found.channels, 64)  # what was fastest on an H200
     convolve[(-(-lines // bm), -(-outs // bn), clients)](
         found.high, found.low, weights.high, weights.low, y if bias is None else bias, y, chosen,
-        lines, outs, depth, found.channels, 1 if found.gathered else columns, *size,
+        lines, outs, depth, found.channels, columns, *size,
         *found.strides, weights.strides[0], *((0, 0) if bias is None else bias.stride()),
         STRIDE=kind.stride, BM=bm, BN=bn, BK=bk,
-        POOL=kind.pooled, GATHERED=found.gathered, BIASED=bias is not None, FINE=found.fine,
+        POOL=kind.pooled, BIASED=bias is not None, FINE=found.fine,
         num_warps=4, num_stages=3,
     )  # fmt: skip
     return y.permute(0, 1, 4, 2, 3), chosen
 
 
 def weight_gradient(
-    d: Halves, found: Halves, slope: Tensor, bias: Tensor | None, sides: tuple[int, int, int], stride: int
-) -> None:
-    """`d` times patches, summed over rows; `sides` are the batch and the sides of the convolution's outputs."""
+    d: Halves, found: Halves, slope: Tensor, biased: bool, sides: tuple[int, int, int], stride: int
+) -> Tensor:
+    """`d` times patches [splits, clients, outs, breadth], in parts that are still to be summed.
+
+    `sides` are the batch and the sides of the convolution's outputs.
+    """
     from fedbraid.engines.kernels import programs
 
     clients, outs, channels, height, width = slope.shape
-    biased = bias is not None
-    pixels, taps = sides[0] * sides[1] * sides[2], height * width
-    breadth = _breadth(channels * taps, biased)
-    depth = breadth if found.gathered else channels * taps
-    bk = min(found.channels & -found.channels, 64)
+    pixels, depth = sides[0] * sides[1] * sides[2], channels * height * width
+    bk = min(channels & -channels, 64)
     bn, bm = power(outs, 16, 64), 64
-    blocks = -(-breadth // bk), -(-outs // bn)
-    # Sums over many rows are split into as many programs as keep the GPU busy, and added in a fixed order.
-    splits = max(1, min(-(-pixels // (4 * bm)), PROGRAMS // (blocks[0] * blocks[1] * clients)))
-    share = -(-pixels // (splits * bm)) * bm
-    parts = torch.empty(splits, clients, outs, breadth, dtype=torch.float32, device=slope.device)
+    across = breadth(depth + biased)
+    blocks = -(-across // bk), -(-outs // bn)
+    splits, share = split_rows(pixels, bm, blocks[0] * blocks[1] * clients)
+    parts = torch.empty(splits, clients, outs, across, dtype=torch.float32, device=slope.device)
     client, sample, *inner = d.strides
     programs.weight_gradient[(*blocks, clients * splits)](
         found.high, found.low, d.high, d.low, parts,
-        pixels, outs, depth, breadth, found.channels, 1 if found.gathered else width, sides[1], sides[2], share,
+        pixels, outs, depth, across, channels, width, sides[1], sides[2], share,
         *found.strides, client, sample, *(s * stride for s in inner),
-        STRIDE=stride, BK=bk, BN=bn, BM=bm, SPLITS=splits,
-        GATHERED=found.gathered, SUMMED=biased and not found.gathered, FINE=found.fine,
+        STRIDE=stride, BK=bk, BN=bn, BM=bm, SPLITS=splits, SUMMED=biased, FINE=found.fine,
         num_warps=4, num_stages=3,
     )  # fmt: skip
-    block = 512
+    return parts
+
+
+def combine(parts: Tensor, slope: Tensor, bias: Tensor | None) -> None:
+    """The parts of a weight gradient summed, in a fixed order."""
+    from fedbraid.engines.kernels import programs
+
+    clients, outs, channels, height, width = slope.shape
+    splits, _, _, across = parts.shape
+    biased, taps, block = bias is not None, height * width, 512
     programs.combine[(-(-outs * (channels * taps + biased) // block), clients)](
-        parts, slope, slope if bias is None else bias, outs, channels, taps, breadth, splits,
+        parts, slope, slope if bias is None else bias, outs, channels, taps, across, splits,
         slope.stride(0), 0 if bias is None else bias.stride(0), BLOCK=block, BIASED=biased,
     )  # fmt: skip
-
-
-def _breadth(depth: int, bias: bool) -> int:
-    """Of rows of `depth` numbers, and one for the bias: tensor cores take sixteen at a time."""
-    return -(-(depth + bias) // 16) * 16

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from fedbraid.engines.kernels import conv, linear, norm
-from fedbraid.engines.kernels.conv import Kind, Pair
+from fedbraid.engines.kernels.kind import Kind, Pair
 from fedbraid.engines.kernels.norm import Groups
 from fedbraid.engines.kernels.room import Home, Room
 from fedbraid.models.convolutional import PooledConv2d
@@ -111,7 +111,7 @@ def _is_plain(layer: nn.Conv2d) -> bool:
 
 
 class ClientConv(torch.autograd.Function):
-    """(x, w, b) -> the outputs, and what the way back needs: chosen corners, patches. It has no second derivative."""
+    """(x, w, b) -> the outputs, and for the way back chosen corners and ready inputs. It has no second derivative."""
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind, home: Home) -> tuple[Tensor, ...]:
@@ -123,7 +123,8 @@ class ClientConv(torch.autograd.Function):
         ctx.size, ctx.biased = (x.shape[-2], x.shape[-1]), b is not None
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)  # or zeros are written for the outputs that have no gradient
-        ctx.save_for_backward(w, *output[1:])
+        _, chosen, ready = output
+        ctx.save_for_backward(w, chosen, ready if ready.numel() else x)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
@@ -148,14 +149,14 @@ class _Gradients(torch.autograd.Function):
         d: Tensor,
         w: Tensor,
         chosen: Tensor,
-        numbers: Tensor,
+        ready: Tensor,
         size: Pair,
         kind: Kind,
         wanted: bool,
         biased: bool,
         home: Home,
     ) -> tuple[Tensor, ...]:
-        made = _gradients(d[None], w[None], chosen[None], numbers[None], size, kind, wanted, biased, home)
+        made = _gradients(d[None], w[None], chosen[None], ready[None], size, kind, wanted, biased, home)
         return tuple(t[0] for t in made)
 
     @staticmethod
@@ -164,15 +165,15 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: Dims, *given: Any) -> Any:
-        d, w, chosen, numbers = (_leading(t, dim, info.batch_size) for t, dim in zip(given[:4], dims, strict=False))
-        return _gradients(d, w, chosen, numbers, *given[4:]), (0, 0, 0)
+        d, w, chosen, ready = (_leading(t, dim, info.batch_size) for t, dim in zip(given[:4], dims, strict=False))
+        return _gradients(d, w, chosen, ready, *given[4:]), (0, 0, 0)
 
 
 def _gradients(
     d: Tensor,
     w: Tensor,
     chosen: Tensor,
-    numbers: Tensor,
+    ready: Tensor,
     size: Pair,
     kind: Kind,
     wanted: bool,
@@ -180,7 +181,7 @@ def _gradients(
     home: Home,
 ) -> tuple[Tensor, Tensor, Tensor]:
     slope, bias = home.weight(w), home.bias(w[:, :, 0, 0, 0]) if biased else None
-    back = conv.gradients(d, w, chosen, numbers, size, kind, wanted, slope, bias)
+    back = conv.gradients(d, w, chosen, ready, size, kind, wanted, slope, bias)
     return back, slope, slope.new_empty(len(w), 0) if bias is None else bias
 
 

@@ -1,9 +1,9 @@
 """Convolution for many clients as Triton programs: one matrix product for each client.
 
 A client's convolution is a product of patches [M, KD] and weights [KD, N]: a row for every output pixel, a column for
-every output channel, and KD = taps x channels numbers in a patch. Where channels are many, patches are gathered on the
-way and never written; the address of a number in a patch is its pixel's plus its tap's, since inputs are padded first.
-Where channels are few, `gather` writes the patches out, because short runs of memory would be read at a crawl.
+every output channel, and KD = taps x channels numbers in a patch. Patches are gathered on the way and never written;
+the address of a number in a patch is its pixel's plus its tap's, since inputs are padded first. These programs are for
+channels in multiples of 16, of which every step takes some of one tap; `few_programs` has those for the others.
 
 Numbers are split into a bfloat16 and the bfloat16 of what is left, and three products of these give what float32 would
 to about 4e-6: tensor cores multiply bfloat16 at twice the rate of TF32, and can read them along either axis. Without
@@ -94,59 +94,6 @@ def weights(
 
 
 @triton.jit
-def gather(
-    x,
-    high,
-    low,
-    M,
-    KD,
-    KP,
-    C,
-    KW,
-    OH,
-    OW,
-    HEIGHT,
-    WIDTH,
-    padding,
-    to_client,
-    x_client,
-    x_batch,
-    x_channel,
-    x_row,
-    x_column,
-    STRIDE: tl.constexpr,
-    BM: tl.constexpr,
-    BK: tl.constexpr,
-    POOL: tl.constexpr,
-    PADDED: tl.constexpr,
-    ONES: tl.constexpr,
-    FINE: tl.constexpr,
-):
-    """Patches [client, M, KP] written out, split; numbers beyond KD are zero.
-
-    With ONES the first of these is one: the gradient of its weight is the gradient of a bias.
-    """
-    client = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    k = tl.arange(0, BK)
-    sample, row, column = _place(m, OH, OW, POOL)
-    row, column = row * STRIDE - padding, column * STRIDE - padding
-    begins = x + client * x_client + sample.to(tl.int64) * x_batch + row * x_row + column * x_column
-    tap = k // C
-    down, right = tap // KW, tap % KW
-    offsets = (k - tap * C) * x_channel + down * x_row + right * x_column
-    inside = (m < M)[:, None] & (k < KD)[None, :]
-    if PADDED:
-        y, z = row[:, None] + down[None, :], column[:, None] + right[None, :]
-        inside = inside & (y >= 0) & (y < HEIGHT) & (z >= 0) & (z < WIDTH)
-    value = tl.load(begins[:, None] + offsets[None, :], mask=inside, other=0.0)
-    if ONES:
-        value = tl.where((k == KD)[None, :], 1.0, value)
-    place = client * to_client + m.to(tl.int64)[:, None] * KP + k[None, :]
-    _put(high, low, place, value, (m < M)[:, None] & (k < KP)[None, :], FINE)
-
-
-@triton.jit
 def images(
     x,
     chosen,
@@ -198,36 +145,38 @@ def images(
 
 
 @triton.jit
-def expand(
-    d,
+def _finish(
+    total,
+    bias,
+    y,
     chosen,
-    high,
-    low,
+    m,
+    n,
     M,
     N,
-    OH,
-    OW,
-    to_client,
-    d_client,
-    d_batch,
-    d_channel,
-    d_row,
-    d_column,
+    client,
+    b_client,
+    b_out,
     BM: tl.constexpr,
     BN: tl.constexpr,
-    FINE: tl.constexpr,
+    POOL: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
-    """[client, window, corner, n], split: each of M windows' gradient at its chosen corner, in the order of patches."""
-    client = tl.program_id(2).to(tl.int64)
-    window = tl.program_id(0) * BM + tl.arange(0, BM)
-    n = tl.program_id(1) * BN + tl.arange(0, BN)
-    real = (window < M)[:, None] & (n < N)[None, :]
-    begins = client * d_client + _pixels(window, OH, OW, d_batch, d_row, d_column, False)
-    value = tl.load(d + begins[:, None] + (n * d_channel)[None, :], mask=real, other=0.0)
-    corner = tl.load(chosen + (client * M + window)[:, None] * N + n[None, :], mask=real, other=NONE)
-    for j in tl.static_range(4):
-        place = client * to_client + (4 * window + j).to(tl.int64)[:, None] * N + n[None, :]
-        _put(high, low, place, tl.where(corner == j, value, 0.0), real, FINE)
+    """Rows m and columns n of a convolution's outputs: the bias, and with POOL what pooling and ReLU leave of them."""
+    if BIASED:
+        total += tl.load(bias + client * b_client + tl.minimum(n, N - 1) * b_out)[None, :]
+    if POOL:
+        best, corner = tl.max(
+            tl.reshape(total, (BM // 4, 4, BN)), axis=1, return_indices=True, return_indices_tie_break_left=True
+        )
+        window = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
+        place = client * (M // 4) * N + window.to(tl.int64)[:, None] * N + n[None, :]
+        real = (window < M // 4)[:, None] & (n < N)[None, :]
+        tl.store(y + place, tl.maximum(best, 0.0), mask=real)
+        tl.store(chosen + place, tl.where(best > 0, corner, NONE).to(tl.int8), mask=real)
+    else:
+        place = y + client * M * N + m.to(tl.int64)[:, None] * N + n[None, :]
+        tl.store(place, total, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
 @triton.jit
@@ -258,7 +207,6 @@ def convolve(
     BN: tl.constexpr,
     BK: tl.constexpr,  # a divisor of C: every step stays within one tap
     POOL: tl.constexpr,
-    GATHERED: tl.constexpr,  # whether patches were written out, in rows
     BIASED: tl.constexpr,
     FINE: tl.constexpr,
 ):
@@ -267,10 +215,7 @@ def convolve(
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     inside = tl.minimum(m, M - 1)  # rows beyond the last repeat it and are not written
-    if GATHERED:
-        begins = client * x_client + inside.to(tl.int64) * C
-    else:
-        begins = client * x_client + _pixels(inside, OH, OW, x_batch, x_row * STRIDE, x_column * STRIDE, POOL)
+    begins = client * x_client + _pixels(inside, OH, OW, x_batch, x_row * STRIDE, x_column * STRIDE, POOL)
     rows = client * w_client + tl.minimum(n, N - 1) * KD
     step = tl.arange(0, BK)
     total = tl.zeros((BM, BN), dtype=tl.float32)
@@ -284,20 +229,7 @@ def convolve(
             total = tl.dot(tl.load(low + at), slope, total)
             total = tl.dot(patch, tl.trans(tl.load(w_low + w_at)), total)
         total = tl.dot(patch, slope, total)
-    if BIASED:
-        total += tl.load(bias + client * b_client + tl.minimum(n, N - 1) * b_out)[None, :]
-    if POOL:
-        best, corner = tl.max(
-            tl.reshape(total, (BM // 4, 4, BN)), axis=1, return_indices=True, return_indices_tie_break_left=True
-        )
-        window = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
-        place = client * (M // 4) * N + window.to(tl.int64)[:, None] * N + n[None, :]
-        real = (window < M // 4)[:, None] & (n < N)[None, :]
-        tl.store(y + place, tl.maximum(best, 0.0), mask=real)
-        tl.store(chosen + place, tl.where(best > 0, corner, NONE).to(tl.int8), mask=real)
-    else:
-        place = y + client * M * N + m.to(tl.int64)[:, None] * N + n[None, :]
-        tl.store(place, total, mask=(m < M)[:, None] & (n < N)[None, :])
+    _finish(total, bias, y, chosen, m, n, M, N, client, b_client, b_out, BM, BN, POOL, BIASED)
 
 
 @triton.jit
@@ -329,7 +261,6 @@ def weight_gradient(
     BN: tl.constexpr,
     BM: tl.constexpr,
     SPLITS: tl.constexpr,
-    GATHERED: tl.constexpr,  # whether patches and gradients were written out, in rows
     SUMMED: tl.constexpr,
     FINE: tl.constexpr,
 ):
@@ -364,11 +295,8 @@ def weight_gradient(
     for start in range(begin, end, BM):
         m = start + tl.arange(0, BM)
         inside = tl.minimum(m, M - 1)
-        if GATHERED:
-            begins, slopes = inside.to(tl.int64) * C, inside.to(tl.int64) * N
-        else:
-            begins = _pixels(inside, OH, OW, x_batch, x_row * STRIDE, x_column * STRIDE, False)
-            slopes = _pixels(inside, OH, OW, d_batch, d_row, d_column, False)
+        begins = _pixels(inside, OH, OW, x_batch, x_row * STRIDE, x_column * STRIDE, False)
+        slopes = _pixels(inside, OH, OW, d_batch, d_row, d_column, False)
         at = (begins + offset)[:, None] + columns[None, :]
         d_at = slopes[:, None] + n[None, :]
         real = (m < end)[:, None]
