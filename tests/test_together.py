@@ -12,7 +12,7 @@ from recorded import compared, left_on_disk
 from torch import nn
 
 from fedbraid.config import from_dict
-from fedbraid.core.strand import Strand
+from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
 from fedbraid.engines.joint import Joint, why_apart
 from fedbraid.experiment import Given, build
 from fedbraid.strands import STRANDS, Prox
@@ -37,7 +37,7 @@ def assert_as_alone(methods="fedavg", *, shared=True, **settings):
         lines = together(joint)
     others = one_by_one(alone)
     assert_same(joint, alone, lines, others, ROUNDING)
-    assert apart(held(joint[0]), held(joint[-1])) > 1e-6 if len(joint) > 1 else True
+    assert len(joint) == 1 or (joint[0].server.w - joint[-1].server.w).abs().max() > 1e-6
     if shared:
         arrived = [sum(line["clients"] - line["lost"] for line in at) for at in zip(*lines, strict=True)]
         assert sizes == arrived
@@ -174,6 +174,25 @@ NUMBERS = {
 @pytest.mark.parametrize("methods", NUMBERS.values(), ids=NUMBERS)
 def test_hyper_parameters_side_by_side(methods):
     assert_as_alone(methods, sampling={"clients": 4}, optimizer={"momentum": 0.5})
+
+
+SERVERS = {
+    "who averages when": ["fedavg", "skip(every=2)", "skip(every=3)"],
+    "steps": ["prox", "prox+avgm", "uniform+prox+opt(kind=yogi)", "prox+skip(every=2)+avgm"],
+}
+
+
+@pytest.mark.parametrize("methods", SERVERS.values(), ids=SERVERS)
+def test_servers_that_do_different_things(methods):
+    """Clients cannot tell them apart, but by whether they share a model."""
+    assert_as_alone(methods, sampling={"clients": 4}, rounds=4)
+
+
+def test_every_hook_is_the_servers_or_the_clients():
+    """What a strand does at clients is seen in what a client is given, or in the network that it trains."""
+    at_server = {"among", "init_server", "releases", "send", "asks", "probed", "weigh", "reweigh", "absorb", "update"}
+    assert {*HOOKS} - {*AT_CLIENTS} == at_server | {"deploy"}
+    assert {*AT_CLIENTS} < {*HOOKS}
 
 
 @pytest.mark.parametrize(

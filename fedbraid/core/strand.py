@@ -316,3 +316,9 @@ class Strand:
 
 HOOKS = tuple(name for name, value in vars(Strand).items() if callable(value) and not name.startswith("_"))
 """The names of everything that a strand may override."""
+
+AT_CLIENTS = (
+    *("model", "init_client", "probe", "draw", "draw_once", "begin", "batch"),
+    *("views", "logits", "task", "loss", "grad", "step", "end"),
+)
+"""Those of them that change what clients do; the others are the server's."""

@@ -17,6 +17,7 @@ from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain, overrides
 from fedbraid.core.local import Batches, LocalJob, State
 from fedbraid.core.optimizer import Optimizer
+from fedbraid.core.strand import AT_CLIENTS, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.models.outputs import Outputs
 
@@ -64,7 +65,7 @@ class VariedJob(LocalJob):
 def differing(chains: Sequence[Chain], optimizers: Sequence[Optimizer]) -> list[Values]:
     """For each run its values of the hyper-parameters that are not the same in all."""
     owners: list[dict[str, Any]] = [
-        {s.name: s for s in chain} | {OPTIMIZER: o} for chain, o in zip(chains, optimizers, strict=True)
+        {s.name: s for s in _at_clients(chain)} | {OPTIMIZER: o} for chain, o in zip(chains, optimizers, strict=True)
     ]
     names = {
         owner: [f.name for f in fields(one) if _varies(f) and len({getattr(o[owner], f.name) for o in owners}) > 1]
@@ -77,8 +78,13 @@ def differing(chains: Sequence[Chain], optimizers: Sequence[Optimizer]) -> list[
 
 
 def form(chain: Chain, optimizer: Optimizer) -> tuple[Any, ...]:
-    """Equal for chains that differ in numbers only, numbers that a client's own tensor can stand for."""
-    return (*(_form(s, overrides(s, "model")) for s in chain), _form(optimizer, False))
+    """Equal for chains that differ for clients in numbers only, numbers that a client's own tensor can stand for."""
+    return (*(_form(s, overrides(s, "model")) for s in _at_clients(chain)), _form(optimizer, False))
+
+
+def _at_clients(chain: Chain) -> list[Strand]:
+    """The strands that do something at clients. What the others do, each run's server does by itself."""
+    return [s for s in chain if overrides(s, *AT_CLIENTS)]
 
 
 def _form(owner: Any, whole: bool) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """Several runs in one stack: the clients of all of them train side by side, as one cohort would.
 
 Each run plans its own round, reads and writes its own clients' states and is sent its own replies; only the tensor
-program is shared. Runs may differ in seed, in who holds what, in the round they are in and in the numbers of their
-strands and optimisers, which then become tensors with a client axis.
+program is shared. Runs may differ in seed, in who holds what, in the round they are in, in what their servers do, and
+in the numbers of their strands and optimisers, which then become tensors with a client axis.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class Joint:
             return self._run_apart(jobs)
         if len(jobs) == 1:
             return {run: self.engines[run].run(job) for run, job in jobs.items()}
-        asked = [self._asked(run, job) for run, job in jobs.items()]
+        own_models = any(job.model.dim() == 2 for job in jobs.values())
+        asked = [self._asked(run, job, own_models) for run, job in jobs.items()]
         groups: dict[str, list[_Asked]] = {}
         for one in asked:
             groups.setdefault(_looks(one), []).append(one)
@@ -127,7 +128,12 @@ class Joint:
         if self.local.setup.w.device.type == "cuda":
             self.engines[run].plans(seed, round, ids, self.local.width)
 
-    def _asked(self, run: int, job: Job) -> _Asked:
+    def _asked(self, run: int, job: Job, own_models: bool) -> _Asked:
+        """A run's job. With `own_models` every client has a model of its own, if only a copy of its run's."""
+        if own_models and job.model.dim() == 1:
+            each = len(job.cohort), -1
+            job = replace(job, model=job.model.expand(each), buffers=job.buffers.expand(each))
+        job = replace(job, sent={s: tree for s, tree in job.sent.items() if tree})
         engine = self.engines[run]
         ids = [int(i) for i in job.cohort.ids]
         plans = engine.plans(job.seed, job.round, ids, self.local.width)
