@@ -5,7 +5,8 @@ that is claimed to be better. A claim may have many pairs; each seed gives the m
 
 - holds if the 95 % Student-t interval of these means lies above -margin,
 - does not hold if it lies below,
-- and is undecided otherwise: also with one seed, which has no interval, and where a run diverged to no number.
+- and is undecided otherwise: also with one seed, which has no interval, where a run diverged to no number, and as long
+  as some of its pairs were not run. What the others say so far stands beside it.
 
 With a margin of 0 that is: above zero, below zero. Accuracies and bytes have no common mean: where the pairs of a claim
 are of several kinds, differences are taken relative to the mean of the other cell.
@@ -30,6 +31,7 @@ from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Claim
 
 CONFIDENCE = 0.95
+ROUNDING = 1e-9
 RELATIVE = "% of the other's mean"
 """What differences are counted in where a claim has pairs of several kinds, such as accuracies and bytes."""
 
@@ -81,16 +83,21 @@ class Finding:
     """A claim and what the results say of it."""
 
     claim: Claim
-    verdict: Verdict
-    overall: Interval | None  # of the mean over pairs, by seed; None where nothing was run
+    so_far: Verdict  # of the pairs that were run
+    overall: Interval | None  # of the mean over these, by seed; None where nothing was run
     unit: str  # of the differences
     pairs: tuple[Pair, ...]  # those with results
     missing: tuple[tuple[Place, Place], ...]  # those without
 
     @property
+    def verdict(self) -> Verdict:
+        return "undecided" if self.missing else self.so_far
+
+    @property
     def agreeing(self) -> int:
-        """Pairs whose mean lies on the claimed side."""
-        return sum(pair.interval is not None and pair.interval.mean > -self.claim.margin for pair in self.pairs)
+        """Pairs whose mean lies on the claimed side, by more than rounding."""
+        means = [pair.interval.mean for pair in self.pairs if pair.interval]
+        return sum(mean + self.claim.margin > ROUNDING * max(1.0, abs(mean)) for mean in means)
 
 
 def judged(claim: Claim, samples: Mapping[Place, Sample], rows: Sequence[str], columns: Sequence[str]) -> Finding:

@@ -95,6 +95,7 @@ def conduct(
     began = monotonic()
     now = state(runs, out, data_dir)
     for run in now.finished:
+        records.read(out, run.digest, run.config.seed)  # a damaged one is told of before anything is trained
         _forget(out, run)  # left by a process that was killed before it came to that
     if now.begun and not resume:
         raise UserError(

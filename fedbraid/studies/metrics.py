@@ -101,9 +101,25 @@ Course = list[tuple[int, float]]
 
 
 def course(record: Record, of: str) -> Course:
-    """The rounds that have a value of `of`, and the value."""
-    values = record.series.get(of, ())
-    return [(number, float(value)) for number, value in zip(record.rounds, values, strict=False) if value is not None]
+    """The rounds that have a value of `of`, and the value. What a model that is not finite scores says nothing."""
+    values, finite = record.series.get(of, ()), record.series["finite"]
+    return [
+        (number, float(value))
+        for number, value, counts in zip(record.rounds, values, finite, strict=False)
+        if value is not None and (counts or not _is_score(of))
+    ]
+
+
+def _is_score(of: str) -> bool:
+    """Whether it is of the model, and not of what was spent or seen on the way."""
+    return is_share(of) or of == "loss"
+
+
+def _diverged(record: Record, of: str, by: int = 0) -> bool:
+    """Whether the model that `of` is of was not finite at the end, or by a round."""
+    last = sum(number <= by for number in record.rounds) - 1 if by else -1
+    lost = not record.series["finite"][last] and of in record.series
+    return lost and (_is_score(of) or record.series[of][last] is None)
 
 
 def is_share(of: str) -> bool:
@@ -122,15 +138,14 @@ def _needs(of: str) -> str:
 
 
 def _end(record: Record, of: str, n: int) -> list[float]:
-    """The last `n` values. A model that is not finite has no loss at the end, whatever it had before."""
-    values = [value for _, value in course(record, of)]
-    if values and record.series[of][-1] is None and not record.series["finite"][-1]:
-        return [math.nan]
-    return values[-n:]
+    """The last `n` values. A model that is not finite has none at the end, whatever it had before."""
+    return [math.nan] if _diverged(record, of) else [value for _, value in course(record, of)][-n:]
 
 
 def _of_some(f: Callable[[Sequence[float]], float], values: Iterable[float]) -> float | None:
     some = list(values)
+    if any(map(math.isnan, some)):
+        return math.nan
     return f(some) if some else None
 
 
@@ -140,7 +155,12 @@ def _of_some(f: Callable[[Sequence[float]], float], values: Iterable[float]) -> 
 def best(of: str = ACCURACY, better: str = "") -> Metric:
     made = _metric(f"best test {of} of any round" if of == ACCURACY else f"best {of} of any round", of, better, _none)
     pick = max if made.higher_is_better else min
-    return replace(made, read=lambda r: _of_some(pick, (v for _, v in course(r, of) if math.isfinite(v))))
+
+    def read(r: Record) -> float | None:
+        found = _of_some(pick, (v for _, v in course(r, of)))
+        return math.nan if found is None and _diverged(r, of) else found
+
+    return replace(made, read=read)
 
 
 def _none(record: Record) -> None:
@@ -162,17 +182,19 @@ def std_last(n: int, of: str = ACCURACY) -> Metric:
 
 def at(round: int, of: str = ACCURACY, better: str = "") -> Metric:
     def read(r: Record) -> float | None:
+        if _diverged(r, of, by=round):
+            return math.nan
         return _of_some(lambda values: values[-1], (v for number, v in course(r, of) if number <= round))
 
     return _metric(f"{of} after round {round}", of, better, read, until=round)
 
 
 def mean(of: str, better: str = "") -> Metric:
-    return _metric(f"mean {of} of a round", of, better, lambda r: _of_some(fmean, (v for _, v in course(r, of))))
+    return _metric(f"mean {of} of a round", of, better, lambda r: _of_some(fmean, _end(r, of, len(r.rounds))))
 
 
 def total(of: str, better: str = "") -> Metric:
-    return _metric(f"{of} of all rounds", of, better, lambda r: _of_some(math.fsum, (v for _, v in course(r, of))))
+    return _metric(f"{of} of all rounds", of, better, lambda r: _of_some(math.fsum, _end(r, of, len(r.rounds))))
 
 
 WAITING = {
@@ -196,7 +218,7 @@ def _until(
 
     def read(r: Record) -> float | None:
         values = course(r, of)
-        if not values or target is None:
+        if target is None or (not values and not _diverged(r, of)):
             return None
         reached = (number for number, v in values if (v >= target if goal.higher_is_better else v <= target))
         first = next(reached, None)
@@ -204,7 +226,9 @@ def _until(
 
     def given(other: Record) -> Metric:
         found = goal.read(other)
-        return Metric(words, _none) if found is None else _until(name, found, "", of, better, spent)
+        return (
+            Metric(words, _none) if found is None or math.isnan(found) else _until(name, found, "", of, better, spent)
+        )
 
     if target is None:
         label = f"{words} until the {of} is the best of {row}"
@@ -305,6 +329,8 @@ def _after(round: int) -> str:
 def worst_clients(share: float = 0.1) -> Metric:
     def read(r: Record) -> float | None:
         some = sorted(a for a in r.client_accuracy or () if a is not None)
+        if some and not r.series["finite"][-1]:
+            return math.nan
         return _of_some(fmean, some[: max(1, int(share * len(some) + 1e-9))])
 
     return Metric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, "evaluate.per_client")
@@ -316,14 +342,21 @@ def group(name: str) -> Metric:
 
 def class_accuracy(number: int) -> Metric:
     def read(r: Record) -> float | None:
-        return r.per_class[number] if r.per_class and 0 <= number < len(r.per_class) else None
+        found = _classes(r)
+        return found[number] if 0 <= number < len(found) else None
 
     return Metric(f"accuracy on class {number}", read, True, 100.0)
 
 
+def _classes(record: Record) -> list[float | None]:
+    """The accuracy on each class at the end, which a model that is not finite does not have."""
+    found = list(record.per_class or ())
+    return found if record.series["finite"][-1] else [math.nan] * len(found)
+
+
 def class_std() -> Metric:
     def read(r: Record) -> float | None:
-        return _of_some(pstdev, (a for a in r.per_class or () if a is not None))
+        return _of_some(pstdev, (a for a in _classes(r) if a is not None))
 
     return Metric("standard deviation of the classes' accuracies", read, False, 100.0)
 

@@ -124,11 +124,36 @@ def read(out: Path, digest: str, seed: int) -> Record | None:
     missing = {f.name for f in fields(Record)} ^ {*values} if isinstance(values, dict) else {"digest"}
     if missing:
         raise UserError(f"{path} is not a record of a run: see {sorted(missing)[0]!r}; delete it to run it again")
+    if wrong := _damage(values):
+        raise UserError(f"{path} is damaged: {wrong}; delete it to run it again")
+    if values["seed"] != seed:
+        raise UserError(f"{path} is a record of seed {values['seed']}, not of seed {seed}; move it to its own place")
     if digest_of(from_dict(values["config"])) != digest:
         raise UserError(f"{path} is of another run: some default has changed since; move it away to run it again")
     rounds = len(values["series"]["round"])
     values["series"] = {key: _unpacked(column, rounds) for key, column in values["series"].items()}
     return Record(**values)
+
+
+def _damage(values: Mapping[str, Any]) -> str:
+    """What is wrong with the parts of a record that numbers are read from, or nothing."""
+    try:
+        config = from_dict(values["config"])
+    except (UserError, AttributeError, TypeError, KeyError) as error:
+        return f"see 'config' ({error})"
+    series, totals = values["series"], values["totals"]
+    if not isinstance(series, dict) or not {"round", "finite"} <= {*series}:
+        return "see 'series'"
+    rounds = _unpacked(series["round"], 1)
+    if rounds != list(range(1, config.rounds + 1)):
+        return f"it has not all of its {config.rounds} rounds"
+    for key, column in series.items():
+        cells = _unpacked(column, len(rounds))
+        if len(cells) != len(rounds) or not all(cell is None or isinstance(cell, int | float) for cell in cells):
+            return f"see {key!r} in 'series'"
+    if not isinstance(totals, dict) or not all(isinstance(totals.get(key), int | float) for key in TOTALS):
+        return "see 'totals'"
+    return ""
 
 
 def _packed(column: Sequence[Any]) -> Any:

@@ -27,7 +27,8 @@ class CellResult:
     values: Mapping[int, float] = field(default_factory=dict)
     """By seed, as they are in the log (a share is 0.68, not 68). inf: the target was never reached; nan: diverged."""
     records: Mapping[int, Record] = field(default_factory=dict)  # by seed; none where nothing is trained
-    missing: tuple[int, ...] = ()  # seeds that were not run yet, or whose record lacks what the metric reads
+    missing: tuple[int, ...] = ()  # seeds that were not run yet, or not with the analyses that the metric reads
+    without: tuple[int, ...] = ()  # seeds that were run, and whose record lacks what the metric reads
     skipped: str = ""  # why the cell is not there: the paper has none, or its data is not here
 
 
@@ -57,9 +58,12 @@ def _cell(cell: Cell, table: Table, out: Path, data_dir: Path | None) -> CellRes
     mine = digest(config)
     there = {seed: record for seed in seeds if (record := records.read(out, mine, seed)) is not None}
     values = {seed: value for seed, record in there.items() if (value := _value(cell, record, table, out)) is not None}
-    missing = tuple(seed for seed in seeds if seed not in values)
-    skipped = "" if values else missing_data(config, data_dir)
-    return CellResult(cell.row, cell.column, config, cell.metric, values, there, missing, skipped)
+    waits = parse(cell.metric).given is not None  # for another row's run
+    whole = [seed for seed in there if there[seed].has(cell.analyze) and not waits]
+    without = tuple(seed for seed in whole if seed not in values)
+    missing = tuple(seed for seed in seeds if seed not in values and seed not in without)
+    skipped = "" if there else missing_data(config, data_dir)
+    return CellResult(cell.row, cell.column, config, cell.metric, values, there, missing, without, skipped)
 
 
 def _value(cell: Cell, record: Record, table: Table, out: Path) -> float | None:

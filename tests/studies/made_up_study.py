@@ -74,8 +74,9 @@ def results(
             if settings is not None and not reason
         }
         values = {seed: value for seed, run in found.items() if (value := metric.read(run)) is not None}
-        missing = () if reason else tuple(seed for seed in seeds if seed not in values)
-        made[place] = CellResult(*place, settings, cell.metric, values, found, missing, reason)
+        without = tuple(seed for seed in found if seed not in values)
+        missing = () if reason else tuple(seed for seed in seeds if seed not in found)
+        made[place] = CellResult(*place, settings, cell.metric, values, found, missing, without, reason)
     return Results(made, tuple(seeds), variant)
 
 

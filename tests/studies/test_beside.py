@@ -95,7 +95,7 @@ def test_of_losses_the_best_is_the_least(made, tmp_path):
     metric = parse("rounds_to(row='FedAvg', of='loss')")
     assert metric.read(falling) is None and metric.given(falling).read(falling) == 3
     assert not metric.higher_is_better and parse("speedup(row='FedAvg')").higher_is_better
-    empty = type(one)(**{**vars(one), "series": {"round": [1]}})
+    empty = type(one)(**{**vars(one), "series": {"round": [1], "finite": [True]}})
     assert parse("rounds_to(row='FedAvg')").given(empty).read(one) is None
 
 

@@ -151,8 +151,18 @@ def test_cells_without_results_are_told_and_cells_that_do_not_exist_are_not() ->
         (("a", "one"), ("c", "one")),
     ]
     assert finding.missing == ((("a", "two"), ("b", "two")),)
+    far = found | {("a", "one"): sample(20, 20.1, 20), ("b", "one"): sample(1, 1, 1), ("c", "one"): sample(1, 1, 1)}
+    finding = judged(claim, far, ROWS, COLUMNS)
+    assert (finding.so_far, finding.verdict) == ("holds", "undecided"), "nobody knows of the other pair"
+    whole = judged(claim, far | {("b", "two"): sample(1, 1)}, ROWS, COLUMNS)
+    assert whole.so_far == whole.verdict
     nothing = judged(claim, cells(a=sample(), b=sample(), c=sample()), ROWS, COLUMNS)
     assert (nothing.verdict, nothing.overall, nothing.agreeing) == ("undecided", None, 0)
+
+
+def test_rounding_is_on_nobodys_side() -> None:
+    pair = cells(a=sample(0.1 + 0.2, 1e6), b=sample(0.3, 1e6 * (1 - 1e-16)))
+    assert judged(Claim("a beats b", ("a",), ("b",)), pair, ROWS, COLUMNS).agreeing == 0
 
 
 def rounds(*values: float, until: int = 100) -> Sample:

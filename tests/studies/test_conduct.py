@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from unittest.mock import patch
@@ -237,6 +238,23 @@ def test_the_table_is_gathered_from_the_records(whole, recipe):
     assert shared.records == again.records and again.values != shared.values, "read by another metric"
     assert results.cells["FedAvg again", "skewed"].skipped == "the paper has no such number"
     assert results.cells["FedAvg again", "skewed"].missing == ()
+
+
+def test_a_damaged_record_is_told_of_before_anything_is_trained(whole, recipe, tmp_path):
+    shutil.copytree(whole / "runs", tmp_path / "runs")
+    broken, gone, *_ = sorted((tmp_path / "runs").glob("*/seed-*.json"))
+    broken.write_text(broken.read_text()[:-40])
+    gone.unlink()
+    with built() as build, pytest.raises(UserError, match=f"{broken.name} is not a record of a run"):
+        conducted(recipe, tmp_path)
+    assert not build.called
+
+
+def test_a_metric_that_finds_nothing_is_told_from_what_was_not_run(whole, recipe):
+    metric = "last(of='nosuch')"
+    made = table(replace(recipes.load(recipe), metric=metric))
+    cells = [cell for cell in gathered(made, whole).cells.values() if cell.metric == metric and not cell.skipped]
+    assert cells and all(cell.without == (0, 1) and not cell.missing and not cell.values for cell in cells)
 
 
 def test_what_is_missing_is_told(whole, recipe, tmp_path):

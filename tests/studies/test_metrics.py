@@ -120,7 +120,28 @@ def test_a_model_that_is_no_longer_finite_has_no_last_loss():
     assert math.isnan(parse("last(of='loss')").read(record)) and math.isnan(
         parse("mean_last(n=2, of='loss')").read(record)
     )
-    assert parse("last").read(record) == 0.1 and parse("best(of='loss')").read(record) == 1.0
+    assert parse("best(of='loss')").read(record) == 1.0
+
+
+SCORES = ["last", "mean_last(n=2)", "std_last(n=2)", "at(round=3)", "mean(of='accuracy')", "class_accuracy(number=0)"]
+
+
+def test_what_a_model_that_is_not_finite_scores_says_nothing():
+    """Accuracies of such models are some number or other, often that of guessing."""
+    record = made_up_record([0.5, 0.4, 0.9], finite=[True, True, False])
+    assert all(math.isnan(parse(text).read(record)) for text in [*SCORES, "class_std"])
+    assert parse("best").read(record) == 0.5 and parse("at(round=2)").read(record) == 0.4
+    assert parse("rounds_to(target=0.8)").read(record) == math.inf and parse("rounds_to(target=0.5)").read(record) == 1
+    assert parse("total(of='bytes_up')").read(record) == sum(record.series["bytes_up"]), "it was spent all the same"
+
+
+def test_a_run_that_was_never_finite_is_lost_and_not_missing():
+    record = made_up_record([0.1, 0.1], loss=[math.nan, math.nan], finite=[False, False])
+    for text in ("best", "best(of='loss')", "last(of='loss')"):
+        assert math.isnan(parse(text).read(record)), text
+    assert parse("rounds_to(target=0.05)").read(record) == math.inf
+    other = made_up_record([0.1, 0.6])
+    assert parse("rounds_to(row='FedAvg')").given(record).read(other) is None, "there is no best to get to"
 
 
 @pytest.mark.parametrize(("final", "expected"), [(True, [0, 0, 1, 1, 1, 2, 3]), (False, [0, 0, 1, 1, 1, 2, 2])])

@@ -15,7 +15,7 @@ from fedbraid.studies.identity import config_of, digest
 
 def real(**settings):
     """A record that has a real configuration, and so a place."""
-    config = config_of(settings)
+    config = config_of({"rounds": 3, **settings})
     record = made_up_record([0.123456789, None, 1e-9], train_loss=[math.nan, 2.5, 3.0])
     return replace(record, digest=digest(config), config={**to_dict(config), "seed": 4}, seed=4)
 
@@ -42,7 +42,7 @@ def test_the_last_evaluated_round_is_kept_whole_and_tables_are_flat():
 
 
 def test_one_round_stays_a_list(tmp_path):
-    record = replace(real(), series={"round": [1], "accuracy": [0.5], "finite": [True]})
+    record = replace(real(rounds=1), series={"round": [1], "accuracy": [0.5], "finite": [True]})
     records.write(tmp_path, record)
     assert records.read(tmp_path, record.digest, 4).series == record.series
 
@@ -70,6 +70,44 @@ def test_a_record_in_another_runs_place_is_refused(tmp_path):
     records.write(tmp_path, replace(record, digest=other))
     with pytest.raises(UserError, match="is of another run"):
         records.read(tmp_path, other, 4)
+
+
+def test_a_copy_for_another_seed_is_refused(tmp_path):
+    """Two runs that are one would agree better than any two do."""
+    record = real()
+    records.write(tmp_path, record).rename(records.path_of(tmp_path, record.digest, 5))
+    with pytest.raises(UserError, match="is a record of seed 4, not of seed 5"):
+        records.read(tmp_path, record.digest, 5)
+
+
+DAMAGE = {
+    "no series": ({"series": {}}, "see 'series'"),
+    "series of something else": ({"series": [1]}, "see 'series'"),
+    "text": ({"series.accuracy": ["a", "b", "c"]}, "see 'accuracy' in 'series'"),
+    "a short column": ({"series.accuracy": [0.5]}, "see 'accuracy' in 'series'"),
+    "rounds cut off": ({"series.round": [1, 2]}, "it has not all of its 3 rounds"),
+    "no totals": ({"totals": {}}, "see 'totals'"),
+    "totals of text": ({"totals.seconds": "long"}, "see 'totals'"),
+    "no config": ({"config": None}, "see 'config'"),
+    "a setting that there is not": ({"config.zzz": 1}, "see 'config' .*zzz"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_record_is_named(what, tmp_path):
+    changes, told = DAMAGE[what]
+    record = real()
+    path = records.write(tmp_path, record)
+    values = json.loads(path.read_text())
+    for key, value in changes.items():
+        table, _, within = key.partition(".")
+        if within:
+            values[table][within] = value
+        else:
+            values[table] = value
+    path.write_text(json.dumps(values))
+    with pytest.raises(UserError, match=f"seed-4.json is damaged: {told}.*; delete it"):
+        records.read(tmp_path, record.digest, 4)
 
 
 # --- what a run is

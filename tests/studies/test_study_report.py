@@ -121,7 +121,7 @@ def test_markdown(written: Path) -> None:
     assert "| paper | 61.00 ± 0.40 | – |" in lines
     text = "\n".join(lines)
     assert "± sample standard deviation over 3 seeds" in text
-    assert "best round, chosen on the test set, as the paper did" in text
+    assert "best round, chosen on the test set" in text
     assert "- **holds**: Disco improves FedAvg (mean difference +4.18 points, 95 % interval +3.50 to +4.87" in text
     assert "- FedAvg: the baseline" in text
     assert "The paper's text says 10 clients" in text
@@ -214,7 +214,7 @@ def test_the_page_is_whole_and_alone(written: Path) -> None:
         "<b>two</b> cores",
         "Two methods & 50 % of <clients>",
         'method = "fedavg+disco"',
-        "best round, chosen on the test set, as the paper did",
+        "best round, chosen on the test set",
         "Hollow marks are the paper's.",
     ):
         assert words in shown.text, words
@@ -244,6 +244,9 @@ def test_other_settings_are_said_first_and_loudly() -> None:
     assert "3 seeds instead of the recipe's 5" in markdown
     assert "-{}-scale small" in tex
     assert to_json(told)["variant"] == "--scale small --rounds 3"
+    assert all(cell["difference"] is None for cell in to_json(told)["cells"]), "the paper's settings were others"
+    assert "further from the paper's" in account(recipe(), results()).headline
+    assert "further from the paper's" not in told.headline
     plain = account(recipe(), results())
     assert plain.warnings == ()
     assert 'class="loud"' not in page(plain, [])
@@ -266,7 +269,25 @@ def test_missing_cells_are_told_with_how_to_run_them() -> None:
     assert (found[AVG_5]["missing"], found[AVG_5]["ours"], found[AVG_1]["missing"]) == ([0, 1, 2], None, [0, 2])
     (claim,) = told.findings
     assert claim.verdict == "undecided"
-    assert "1 pair without results" in told_of(claim, 2)
+    assert told_of(claim, 2).startswith("so far undecided, of 1 of 2 pairs; mean difference")
+
+
+def test_a_number_that_the_log_does_not_have_is_not_waited_for() -> None:
+    made = recipe(metric="last(of='nosuch')")
+    told = account(made, results(made))
+    assert not told.commands, "running it again would not help"
+    assert told.warnings == ("Runs have no value of last(of='nosuch'): their log does not have it.",)
+    assert "| **FedAvg** | no value | no value |" in to_markdown(told)
+
+
+def test_a_claim_of_which_a_part_was_run() -> None:
+    courses = {place: course for place, course in COURSES.items() if place[1] == "β = 0.1"}
+    told = account(recipe(), results(courses=courses))
+    (claim,) = told.findings
+    assert (claim.verdict, claim.so_far) == ("undecided", "holds")
+    assert told.headline.startswith("The claim is undecided. As far as it was run, 1 holds.")
+    assert told_of(claim, 2).startswith("so far it holds, of 1 of 2 pairs; mean difference")
+    assert to_json(told)["claims"][0]["so_far"] == "holds"
 
 
 @pytest.mark.parametrize(

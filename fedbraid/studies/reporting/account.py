@@ -60,7 +60,7 @@ def account(recipe: Recipe, results: Results) -> Account:
         results,
         shown,
         tuple(found),
-        headline(shown, found),
+        headline(shown, found, results.variant),
         tuple(warnings(recipe, results, shown)),
         tuple(notes(recipe, results, shown)),
         tuple(commands(recipe, results)),

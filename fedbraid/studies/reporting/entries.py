@@ -42,9 +42,11 @@ class Entry:
     metric: Metric
     values: Mapping[int, float]  # by seed
     missing: tuple[int, ...]
+    without: tuple[int, ...]  # seeds that were run and have no such number
     skipped: str
     paper: Number | None
     scale: float  # from the log's numbers to the shown ones
+    comparable: bool = True  # run with the paper's settings
     digest: str = ""
 
     @property
@@ -74,7 +76,7 @@ class Entry:
     def difference(self) -> float | None:
         """Ours minus the paper's. A mean over only those runs that reached the target is no match for the paper's."""
         ours, paper = self.ours, self.paper
-        if ours is None or paper is None or len(self.reached) < len(self.values):
+        if not self.comparable or ours is None or paper is None or len(self.reached) < len(self.values):
             return None
         apart = ours.mean - paper.mean
         return apart if isfinite(apart) else None
@@ -88,7 +90,7 @@ class Entry:
 
 def entries(recipe: Recipe, results: Results) -> dict[Place, Entry]:
     """Every cell, in the recipe's order."""
-    return {place: _entry(recipe, cell) for place, cell in results.cells.items()}
+    return {place: _entry(recipe, cell, not results.variant) for place, cell in results.cells.items()}
 
 
 def findings(recipe: Recipe, results: Results) -> list[Finding]:
@@ -96,7 +98,7 @@ def findings(recipe: Recipe, results: Results) -> list[Finding]:
     samples = {
         place: _sample(entry, results.cells[place])
         for place, entry in entries(recipe, results).items()
-        if not entry.skipped
+        if not entry.skipped or entry.missing  # the paper has it, though its data is not here
     }
     rows, columns = [row.name for row in recipe.rows], [column.name for column in recipe.columns]
     return [judged(claim, samples, rows, columns) for claim in recipe.claims]
@@ -119,7 +121,7 @@ def commands(recipe: Recipe, results: Results) -> list[str]:
     return chosen
 
 
-def _entry(recipe: Recipe, cell: CellResult) -> Entry:
+def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
     metric = parse(cell.metric)
     scale = metric.percent if recipe.unit == "%" else 1.0
     given = recipe.numbers.get(cell.row, {}).get(cell.column)
@@ -129,9 +131,11 @@ def _entry(recipe: Recipe, cell: CellResult) -> Entry:
         metric=metric,
         values={seed: scale * value for seed, value in sorted(cell.values.items())},
         missing=cell.missing,
+        without=cell.without,
         skipped=cell.skipped,
         paper=Number(given[0], given[1] if len(given) > 1 else None) if given else None,
         scale=scale,
+        comparable=comparable,
         digest=next((record.digest for record in cell.records.values()), ""),
     )
 

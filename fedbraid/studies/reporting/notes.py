@@ -14,26 +14,34 @@ from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.reporting.words import MARK, pattern, signed
 from fedbraid.studies.results import Results
 
-CHOSEN_ON_TEST = "best round, chosen on the test set, as the paper did"
+CHOSEN_ON_TEST = "best round, chosen on the test set"
 
 Entries = Mapping[Place, Entry]
 
 
-def headline(entries: Entries, found: Sequence[Finding]) -> str:
-    """The table in a sentence or two."""
+def headline(entries: Entries, found: Sequence[Finding], variant: str = "") -> str:
+    """The table in a sentence or two; numbers of other settings are not held against the paper's."""
     told = []
     if found:
         counts = Counter(one.verdict for one in found)
         words = [f"{n} {told_as[n > 1]}" for verdict, told_as in WORDS.items() if (n := counts[verdict])]
         told.append(f"Of {len(found)} claims, {listed(words)}." if len(found) > 1 else f"The claim {words[0][2:]}.")
+        told += _so_far([one for one in found if one.missing])
     compared = [entry for entry in entries.values() if entry.difference is not None]
-    if compared:
+    if compared and not variant:
         far = sum(entry.beyond for entry in compared)
         lie = "lies" if far == 1 else "lie"
         told.append(
             f"{far} of {_count(len(compared), 'number')} {lie} further from the paper's than both spreads together."
         )
     return " ".join(told) or "Our numbers alone, with none beside them."
+
+
+def _so_far(found: Sequence[Finding]) -> list[str]:
+    """Of claims of which only some pairs were run."""
+    counts = Counter(one.so_far for one in found)
+    words = [f"{n} {WORDS[v][n > 1]}" for v in WORDS if v != "undecided" and (n := counts[v])]
+    return [f"As far as it was run, {listed(words)}."] if words else []
 
 
 WORDS: dict[Verdict, tuple[str, str]] = {
@@ -55,12 +63,14 @@ def warnings(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     if len(results.seeds) != recipe.seeds:
         told.append(f"{_count(len(results.seeds), 'seed')} instead of the recipe's {recipe.seeds}.")
     wanted = [entry for entry in entries.values() if not entry.skipped]
-    absent = sum(not entry.values for entry in wanted)
-    partly = sum(bool(entry.values and entry.missing) for entry in wanted)
+    absent = sum(not entry.values and not entry.without for entry in wanted)
+    partly = sum(bool((entry.values or entry.without) and entry.missing) for entry in wanted)
     if absent:
         told.append(f"{absent} of {_count(len(wanted), 'cell')} {_were(absent)} not run yet.")
     if partly:
         told.append(f"{_count(partly, 'cell')} {_lack(partly)} some of {'its' if partly == 1 else 'their'} seeds.")
+    for metric in dict.fromkeys(entry.metric.text for entry in wanted if entry.without):
+        told.append(f"Runs have no value of {metric}: their log does not have it.")
     return told
 
 
@@ -102,7 +112,9 @@ def told_of(finding: Finding, digits: int) -> str:
         parts[0] += f", against a margin of {finding.claim.margin:g}"
     parts.append(f"{finding.agreeing} of {_count(len(finding.pairs), 'pair')} on the claimed side")
     if finding.missing:
-        parts.append(f"{_count(len(finding.missing), 'pair')} without results")
+        run, pairs = len(finding.pairs), len(finding.pairs) + len(finding.missing)
+        so_far = "undecided" if finding.so_far == "undecided" else f"it {finding.so_far}"
+        parts.insert(0, f"so far {so_far}, of {run} of {_count(pairs, 'pair')}")
     unreached = sum(pair.unreached for pair in finding.pairs)
     if unreached:
         parts.append(

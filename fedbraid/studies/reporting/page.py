@@ -79,7 +79,7 @@ def _claims(found: Sequence[Finding], digits: int) -> list[str]:
 HOW = (
     "Differences are paired over seeds and count in the metric's own direction, so that more is for the claim. A claim "
     "holds if the 95 % Student-t interval of its mean difference lies above zero (or minus its margin), does not hold "
-    "if it lies below, and is undecided otherwise, or with one seed."
+    "if it lies below, and is undecided otherwise, with one seed, or as long as some of its pairs were not run."
 )
 
 

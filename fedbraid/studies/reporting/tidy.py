@@ -41,6 +41,7 @@ def _cell(entry: Entry) -> dict[str, Any]:
         "unreached": [seed for seed, value in entry.values.items() if value == inf],
         "diverged": [seed for seed, value in entry.values.items() if isnan(value)],
         "missing": list(entry.missing),
+        "no_value": list(entry.without),
         "skipped": entry.skipped,
         "n": len(entry.values),
         "ours": _number(entry.ours),
@@ -55,6 +56,7 @@ def _claim(finding: Finding) -> dict[str, Any]:
     return {
         "says": finding.claim.says,
         "verdict": finding.verdict,
+        "so_far": finding.so_far,
         "margin": finding.claim.margin,
         "unit": finding.unit,
         "difference": _interval(finding.overall),

@@ -53,7 +53,7 @@ def ours(entry: Entry, digits: int, seeds: int) -> str:
     if entry.skipped:
         return NOTHING
     if entry.ours is None:
-        return "missing"
+        return "missing" if entry.missing else "no value"
     text = spread(entry.ours, digits, share=entry.share)
     if entry.reached and len(entry.reached) < len(entry.values):
         text += f" ({len(entry.reached)}/{len(entry.values)} reached)"
