@@ -128,8 +128,8 @@ def compare(
 ) -> None:
     """Train several methods on the same clients with the same seeds: one table, curves, and a report.
 
-    Runs that differ in seeds and numbers only train together, which is faster: fedavg --seeds 5, or
-    "fedprox(mu=0.1)" "fedprox(mu=1)".
+    Runs whose clients do the same, but for seeds and numbers, train together, which is faster: fedavg --seeds 5,
+    "fedprox(mu=0.1)" "fedprox(mu=1)", or fedavg fedskip.
     """
     from fedbraid import api, cli_show
     from fedbraid.cli_input import load_strands, resolved
