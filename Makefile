@@ -22,7 +22,7 @@ demo: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 # a module stays in one process: some begin with a cluster, or a federation, of their own
 test: lint
