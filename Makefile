@@ -7,12 +7,12 @@ BIN := $(VENV)/bin
 
 install: $(VENV)/installed
 
-# torch goes first: other packages would ask for a newer build of it
+# torch goes first: other packages would ask for a newer build of it. Python compiles what is imported by itself.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'FedBraid needs Python 3.11 or newer; set PYTHON=...')"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e ".[dev]"
 	touch $@
 
 demo: install
@@ -22,10 +22,11 @@ demo: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
+# a module stays in one process: some begin with a cluster, or a federation, of their own
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: install
 	$(BIN)/fedbraid bench --quick

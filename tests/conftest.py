@@ -5,6 +5,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # in processes that tests start, too
+
 import pytest
 import torch
 
@@ -15,6 +17,33 @@ if find_spec("hypothesis"):  # machines with a GPU may lack it, and the tests th
 
     settings.register_profile("fedbraid", deadline=None, max_examples=50, derandomize=True)
     settings.load_profile("fedbraid")
+
+
+LONGEST = (
+    "test_check",
+    "test_flower_parity",  # this and the next two start many processes, and are better not beside each other
+    "test_flower_letters",
+    "test_cluster_ray",
+    "test_docs",
+    "test_compiled",
+    "test_miniatures",
+    "test_secure_wire",
+    "test_server",
+    "test_together",
+    "test_cli",
+    "test_study_cli",
+    "test_parity",
+    "test_node",
+    "test_benchmark",
+    "test_composition",
+)
+"""Modules that take long. A module is one process's work (see the Makefile): these begin first, so that none is left
+alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 REAL_DATA = [Path(p) for p in (os.environ.get("FEDBRAID_DATA"), Path(__file__).parents[2] / "shared" / "data") if p]
@@ -42,4 +71,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture(autouse=True)
 def _same_torch_randomness() -> None:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():  # before that, torch.manual_seed would keep a trace of every test for later
+        torch.cuda.manual_seed_all(0)

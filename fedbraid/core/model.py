@@ -96,10 +96,12 @@ def refuse_hidden_randomness(module: nn.Module) -> None:
 
 def refuse_random_outputs(model: Model, x: Tensor) -> None:
     """A network whose outputs differ from call to call draws from torch's global generator somewhere."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+    generators = [torch.default_generator, *([torch.cuda.default_generators[x.device.index]] if x.is_cuda else [])]
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         seen = []
         for seed in (0, 1):
-            torch.manual_seed(seed)
+            for generator in generators:  # torch.manual_seed would reseed all, and takes a millisecond without a GPU
+                generator.manual_seed(seed)
             seen.append(outputs(copy.deepcopy(model.training)(x)).logits)
     once, again = seen
     if not torch.allclose(once, again, rtol=0, atol=0, equal_nan=True):

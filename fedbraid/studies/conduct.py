@@ -47,10 +47,15 @@ class State:
 def state(runs: Sequence[Planned], out: Path, data_dir: Path | None = None) -> State:
     done, begun, untouched = list[Planned](), list[Planned](), list[Planned]()
     without: dict[str, tuple[Planned, ...]] = {}
+    ways: dict[tuple[str, str], str] = {}  # many runs have the same data
     for run in runs:
+        wanted = run.config.data.name, str(run.config.data.options.get("path"))
         if is_recorded(run, out):
             done.append(run)
-        elif way := missing_data(run.config, data_dir):
+            continue
+        if wanted not in ways:
+            ways[wanted] = missing_data(run.config, data_dir)
+        if way := ways[wanted]:
             without[way] = (*without.get(way, ()), run)
         else:
             (begun if unfinished(out, run).started else untouched).append(run)

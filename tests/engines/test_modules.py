@@ -168,6 +168,13 @@ def test_layers_that_draw_from_torchs_generator_are_refused(module):
         federation(module=module)
 
 
+def test_a_network_that_draws_where_no_layer_shows_is_refused_and_leaves_torchs_generator_alone():
+    module, before = Dropping(nn.functional.dropout), torch.get_rng_state()
+    with pytest.raises(UserError, match="outputs differ from call to call"):
+        federation(module=module)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_dropout_with_rate_zero_is_no_dropout():
     torch.manual_seed(0)
     dropping = Dropping(nn.Dropout(0.0))

@@ -1,4 +1,4 @@
-"""A study of each paper as it is run: the miniature of a table, on files laid out as the real ones, with its report."""
+"""A study of each paper as it is run: two rounds of a table's miniature, on files laid out as the real ones."""
 
 import json
 import sys
@@ -48,20 +48,21 @@ TABLES = {
 def test_a_miniature_of_each_paper(name, files, tmp_path, monkeypatch, capsys):
     column, plain, better = TABLES[name]
     only = [word for row in (plain, better) for word in ("--only", f"{row} @ {column}")]
-    words = ["study", "run", name, "--scale", "small", "--seeds", "2", *only]
+    words = ["study", "run", name, "--scale", "small", "--rounds", "2", "--seeds", "2", *only]
     monkeypatch.setattr(sys, "argv", ["fedbraid", *words, "--data-dir", str(files), "--out", str(tmp_path)])
     with pytest.raises(SystemExit) as left:
         main()
     shown = capsys.readouterr()
     assert not left.value.code, shown.err
-    found = json.loads((tmp_path / f"{name}-small" / "results.json").read_text())
+    reported = tmp_path / f"{name}-small-rounds=2"
+    found = json.loads((reported / "results.json").read_text())
     cells = {cell["row"]: cell for cell in found["cells"] if cell["column"] == column and cell["values"]}
     assert set(cells) >= {plain, better}
     for row in (plain, better):
         values = list(cells[row]["values"].values())
         assert len(values) == 2 and all(0 <= value <= 100 for value in values)
-        assert f"**{row}**" in (tmp_path / f"{name}-small" / "table.md").read_text()
+        assert f"**{row}**" in (reported / "table.md").read_text()
     records = [json.loads(file.read_text()) for file in (tmp_path / "runs").glob("*/*.json")]
     assert len({str(record["series"]["loss"]) for record in records}) == 4, "two methods, two seeds"
     assert not (tmp_path / "unfinished").exists()
-    assert (tmp_path / f"{name}-small" / "report.html").stat().st_size > 10_000
+    assert (reported / "report.html").stat().st_size > 10_000

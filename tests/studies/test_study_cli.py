@@ -148,7 +148,15 @@ def test_mistakes_are_one_line(words, said, fedbraid):
     assert not Path("results").exists()
 
 
-def test_ctrl_c_leaves_everything_for_the_same_command_with_resume(fedbraid, reports, tmp_path):
+@pytest.fixture
+def hears_ctrl_c():
+    """Also where the tests were started in the background, of which a shell keeps Ctrl-C away."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_leaves_everything_for_the_same_command_with_resume(fedbraid, reports, hears_ctrl_c, tmp_path):
     tiny = written(tmp_path, RECIPE.replace("rounds = 4", "rounds = 2000"))
     words = ["run", tiny, "--only", "FedAvg @ skewed", "--seeds", 1]
 

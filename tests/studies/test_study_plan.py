@@ -5,6 +5,7 @@ from tiny_study import RECIPE, RUNS, runs_of, written
 
 from fedbraid.errors import UserError
 from fedbraid.studies import recipes
+from fedbraid.studies.conduct import state
 from fedbraid.studies.plan import Changes, missing_data, planned, selected, shard, table
 
 
@@ -119,6 +120,18 @@ def test_data_that_is_not_here(tiny, tmp_path):
     assert "data set 'cifar10' is not in" in missing_data(without, tmp_path)
     mine = planned([table(tiny, Changes(settings=("data.name=npz", "data.path=mine.npz")))])[0].config
     assert missing_data(mine, None) == "data set 'npz': there is no mine.npz"
+
+
+def test_files_of_ones_own_are_looked_for_one_by_one(tiny, tmp_path):
+    (tmp_path / "here.npz").touch()
+    runs = [
+        run
+        for name in ("here", "away")
+        for run in planned([table(tiny, Changes(settings=("data.name=npz", f"data.path={tmp_path / name}.npz")))])
+    ]
+    now = state(runs, tmp_path)
+    assert list(now.untouched) == runs[: len(runs) // 2]
+    assert list(now.without_data.values()) == [tuple(runs[len(runs) // 2 :])]
 
 
 def test_what_is_calculated_is_given_neither_rounds_nor_a_device(tmp_path, monkeypatch):
