@@ -231,6 +231,25 @@ def _logsumexp(w: Writer, out: Tensor, a: Arguments) -> None:
     w.loops([1 if d == dim else n for d, n in enumerate(x.shape)], body)
 
 
+def _argmax(w: Writer, out: Tensor, a: Arguments) -> None:
+    """The first of the largest, and before all what is no number."""
+    if a["dim"] is None:
+        raise Unsupported("where the largest of all dimensions is")
+    x, (dim,) = a["self"], _dims(a["dim"], a["self"].dim())
+    result = out if a["keepdim"] else out.unsqueeze(dim)
+
+    def body(index: list[str]) -> list[str]:
+        value = w.at(x, [*index[:dim], "k", *index[dim + 1 :]])
+        return [
+            f"{{ {TYPES[x.dtype]} m = {w.at(x, [*index[:dim], '0', *index[dim + 1 :]])}; int64_t best = 0;",
+            f"for (int64_t k = 1; k < {x.shape[dim]}; ++k)",
+            f"if ({value} > m || ({value} != {value} && m == m)) {{ m = {value}; best = k; }}",
+            f"{w.at(result, index)} = best; }}",
+        ]
+
+    w.loops([1 if d == dim else n for d, n in enumerate(x.shape)], body)
+
+
 # --- products
 
 
@@ -411,6 +430,7 @@ OPERATIONS: dict[str, Operation] = {
     "linalg_vector_norm": _reduced("0", "{acc} += {x} * {x};", "sqrt({acc})"),
     "amax": _reduced("-INFINITY", "{acc} = {x} > {acc} || {x} != {x} ? {x} : {acc};", reorder=False),
     "amin": _reduced("INFINITY", "{acc} = {x} < {acc} || {x} != {x} ? {x} : {acc};", reorder=False),
+    "argmax": _argmax,
     "logsumexp": _logsumexp,
     "_log_softmax": LOG_SOFTMAX,
     "_softmax": SOFTMAX,

@@ -62,8 +62,9 @@ class Acd(Strand):
         return {"shift": torch.where(_same(P), 0.0, ratio)}  # log Δ, 0 on the diagonal
 
     def task(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
-        losses = flatness(logits) + self.lam * shifted(logits, c.memory["shift"])  # [B, C]: for every label, eq. 9
-        return batch.mean((batch.y * losses).sum(-1))
+        label = two_labels(batch.y)
+        losses = flatness(logits, label) + self.lam * shifted(logits, c.memory["shift"], label)
+        return batch.mean((batch.y.gather(-1, label) * losses).sum(-1))  # eq. 9
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         if not self.score:
@@ -90,23 +91,36 @@ def from_identity(P: Tensor, label_counts: Tensor, tau: float, *, mean: bool = T
     return rows.sum() / (has.sum() if mean else 1)
 
 
-def flatness(logits: Tensor) -> Tensor:
-    """[B, C] KL(p ‖ q) for every label y, q keeping p_y and spreading the rest evenly (eq. 7).
+def two_labels(y: Tensor) -> Tensor:
+    """[B, 2] a sample's labels. Mixup gives it a second one; else that has no share of it."""
+    first = y.argmax(-1, keepdim=True)
+    second = torch.where(_is(first, y.shape[-1])[:, 0], -1.0, y).argmax(-1, keepdim=True)
+    return torch.cat([first, second], dim=-1)
+
+
+def flatness(logits: Tensor, label: Tensor) -> Tensor:
+    """[B, L] KL(p ‖ q) for labels y, q keeping p_y and spreading the rest evenly (eq. 7).
 
     As (1 − p_y) (log(C − 1) − H(p without y)), with log(1 − p_y) from the other logits: exact for sure predictions.
     """
     classes = logits.shape[-1]
-    z = logits.log_softmax(-1)
-    others = torch.where(_same(torch.empty(classes, classes, device=z.device)), NEVER, z[:, None, :])  # [B, y, k]
+    others = torch.where(_is(label, classes), NEVER, logits.log_softmax(-1)[:, None, :])  # [B, y, k]
     rest = others.logsumexp(-1, keepdim=True)  # log(1 − p_y)
     log_p = others - rest
     entropy = -(log_p.exp() * log_p.clamp(min=NEVER)).sum(-1)
     return rest.squeeze(-1).exp() * (math.log(classes - 1) - entropy)
 
 
-def shifted(logits: Tensor, shift: Tensor) -> Tensor:
-    """[B, C] log(1 + Σ_{k≠y} exp(z_k − z_y + shift_yk)) for every label y (eq. 8)."""
-    return (logits[:, None, :] + shift).logsumexp(-1) - logits
+def shifted(logits: Tensor, shift: Tensor, label: Tensor) -> Tensor:
+    """[B, L] log(1 + Σ_{k≠y} exp(z_k − z_y + shift_yk)) for labels y (eq. 8)."""
+    z = logits[:, None, :]
+    own = torch.where(_is(label, logits.shape[-1]), z, 0.0).sum(-1)
+    return (z + shift[label]).logsumexp(-1) - own
+
+
+def _is(label: Tensor, classes: int) -> Tensor:
+    """[B, L, C] whether a class is the label."""
+    return label[..., None] == torch.arange(classes, device=label.device)
 
 
 def _same(square: Tensor) -> Tensor:

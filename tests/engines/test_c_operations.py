@@ -51,6 +51,9 @@ FUNCTIONS = {
     "counted": lambda m, i, **_: m.sum(0)[:2] + i.sum(0),
     "means": lambda x, long, **_: x.mean() + long.mean(1).sum() + x.mean(0),
     "largest": lambda x, long, **_: x.amax(1, keepdim=True) + x.amin(0) + long.amax(),
+    "where the largest is": lambda x, i, **_: x.argmax(1, keepdim=True) + x.T.argmax(1) + i.argmax(0).sum(),
+    "where the largest of equal ones is": lambda x, **_: (x > 0).to(x.dtype).argmax(1),
+    "where no number is": lambda x, **_: torch.where(x > 0.5, torch.nan, x).argmax(1),
     "norms": lambda x, long, **_: x.norm() + long.norm(dim=1).sum() + torch.linalg.vector_norm(x, dim=0),
     "logsumexp": lambda x, long, **_: (
         x.logsumexp(1).sum() + x.logsumexp(0, keepdim=True) + (900 * long).logsumexp(1)[0]
