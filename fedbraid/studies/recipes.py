@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedbraid.config import read_toml
+from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
@@ -25,17 +26,13 @@ def names() -> list[str]:
     return sorted(file.stem for file in HERE.glob("*.toml"))
 
 
-def found(wanted: Sequence[str]) -> list[Recipe]:
-    """Recipes by name, by pattern or by path; all that FedBraid has if none is asked for."""
-    return [load(file) for file in files(wanted)]
-
-
 def files(wanted: Sequence[str]) -> list[Path]:
-    """The files of `found`, each once."""
+    """The files of recipes by name, by pattern or by path, each once; all that FedBraid has if none is asked for."""
     paths: dict[Path, None] = {}
     for one in wanted or ["*"]:
         if one.endswith(".toml"):
-            paths[Path(one)] = None
+            again = Path(one).resolve() in (path.resolve() for path in paths)
+            paths |= {} if again else {Path(one): None}
             continue
         here = matching(one, names())
         if wanted and not here:
@@ -44,11 +41,16 @@ def files(wanted: Sequence[str]) -> list[Path]:
     return list(paths)
 
 
-def load(path: Path) -> Recipe:
-    """The recipe in a file, checked but for what only its data can tell."""
+def called(file: Path) -> str:
+    """What a recipe is asked for as."""
+    return file.stem if file.parent == HERE else str(file)
+
+
+def load(path: Path, own: tuple[type[Strand], ...] = ()) -> Recipe:
+    """The recipe in a file, checked but for what only its data can tell. `own` are strands beyond FedBraid's."""
     recipe = read(path)
     with _at(path.name):
-        check(recipe)
+        check(recipe, own)
     return recipe
 
 
@@ -128,7 +130,7 @@ def _numbers(value: Any, where: str) -> dict[str, tuple[float, ...]]:
 # --- what must fit together
 
 
-def check(recipe: Recipe) -> None:
+def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
     """That all parts of a recipe fit together, and that every cell's configuration can be made. Nothing is loaded."""
     for key in ("paper", "item", "title"):
         if not getattr(recipe, key).strip():
@@ -159,7 +161,7 @@ def check(recipe: Recipe) -> None:
                 raise UserError("a line goes over the columns' x, which some of them lack")
     if recipe.calculation and recipe.calculation not in CALCULATIONS:
         raise unknown("calculation", recipe.calculation, CALCULATIONS)
-    made = cells(recipe)
+    made = cells(recipe, own=own)
     _check_cells(recipe, list(made.values()))
     for k, claim in enumerate(recipe.claims):
         with _at(f"claims[{k}]"):
@@ -171,7 +173,7 @@ def check(recipe: Recipe) -> None:
                     raise UserError(f"{AT.join(one)} and {AT.join(other)} are read by metrics of opposite direction")
     if recipe.small:
         with _at("small"):
-            _check_cells(recipe, list(cells(recipe, small=True).values()), small=True)
+            _check_cells(recipe, list(cells(recipe, small=True, own=own).values()), small=True)
 
 
 def _check_lines(kind: str, lines: Sequence[Line]) -> None:

@@ -190,15 +190,17 @@ def test_mistakes_are_told_in_a_sentence(mistake, tmp_path):
 
 def test_files_that_are_none(tmp_path):
     with pytest.raises(UserError, match="there is no file"):
-        recipes.found([str(tmp_path / "none.toml")])
+        recipes.load(tmp_path / "none.toml")
     with pytest.raises(UserError, match=r"tiny\.toml is not valid TOML"):
         recipes.load(written(tmp_path, "paper = "))
     with pytest.raises(UserError, match="no recipe is called 'exampel'; did you mean 'example'"):
-        recipes.found(["exampel"])
+        recipes.files(["exampel"])
 
 
 def test_recipes_are_found_by_name_pattern_and_path(tmp_path):
     mine = written(tmp_path)
     assert "example" in recipes.names()
-    assert [r.name for r in recipes.found(["example", str(mine), "exam*"])] == ["example", "tiny"], "each once"
+    again = f"{tmp_path}/../{tmp_path.name}/tiny.toml"
+    files = recipes.files(["example", str(mine), "exam*", again])
+    assert [recipes.called(file) for file in files] == ["example", str(mine)], "each once"
     assert [file.stem for file in recipes.files([])] == recipes.names()
