@@ -290,6 +290,15 @@ def test_the_commands_that_would_run_what_is_missing(there: set[tuple[str, str]]
     assert commands(made, results(made, courses, variant="--scale small")) == expected
 
 
+def test_the_commands_say_how_the_recipe_was_asked_for(tmp_path: Path) -> None:
+    call = "'my folder/mine.toml' --out other"
+    write_report(recipe(), results(courses={}), tmp_path, call)
+    expected = f"fedbraid study run {call} --resume"
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["missing"] == [expected]
+    for name in ("table.md", "report.html"):
+        assert expected in (tmp_path / name).read_text(encoding="utf-8").replace("&#x27;", "'").replace("&#39;", "'")
+
+
 def test_a_report_of_nothing(tmp_path: Path) -> None:
     paths = write_report(recipe(pictures=PICTURES), results(courses={}), tmp_path)
     assert {path.name for path in paths} == {"table.md", "table.tex", "results.json", "report.html"}
