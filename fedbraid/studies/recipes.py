@@ -99,13 +99,21 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin is UnionType:  # a number, or nothing
         hint = args[0]
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return _finite(value, where)
     if type(value) is not hint:
         raise UserError(f"{where} must be {WORDS[hint]}, not {value!r}")
     return value
 
 
+def _finite(value: int | float, where: str) -> float:
+    if abs(value) > MOST or value != value:
+        raise UserError(f"{where} must be a finite number, not {value}")
+    return float(value)
+
+
+MOST = 1e300
+"""Numbers that are further from 0 are none that a paper has; sums of others stay finite."""
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -123,11 +131,16 @@ def _numbers(value: Any, where: str) -> dict[str, tuple[float, ...]]:
         fit = all(isinstance(one, int | float) and not isinstance(one, bool) for one in several)
         if not fit or len(several) not in (1, 2):
             raise UserError(f"{where}.{column} must be [mean] or [mean, spread], not {given!r}")
-        read[column] = tuple(float(one) for one in several)
+        read[column] = tuple(_finite(one, f"{where}.{column}") for one in several)
+        if any(spread < 0 for spread in read[column][1:]):
+            raise UserError(f"{where}.{column} must have a spread of 0 or more, not {given!r}")
     return read
 
 
 # --- what must fit together
+
+MOST_DIGITS = 12
+"""Behind the point; of what more there would be, a computer's numbers know little."""
 
 
 def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
@@ -135,8 +148,10 @@ def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
     for key in ("paper", "item", "title"):
         if not getattr(recipe, key).strip():
             raise UserError(f"{key} must say something")
-    if recipe.seeds < 1 or recipe.digits < 0:
-        raise UserError("seeds must be 1 or more, and digits 0 or more")
+    if recipe.seeds < 1:
+        raise UserError(f"seeds must be 1 or more, not {recipe.seeds}")
+    if not 0 <= recipe.digits <= MOST_DIGITS:
+        raise UserError(f"digits must be from 0 to {MOST_DIGITS}, not {recipe.digits}")
     _check_lines("rows", recipe.rows)
     _check_lines("columns", recipe.columns)
     rows, columns = [line.name for line in recipe.rows], [line.name for line in recipe.columns]
@@ -169,6 +184,8 @@ def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
             if all(made[one].skip or made[other].skip for one, other in compared):
                 raise UserError("all cells that it compares are skipped")
             for one, other in compared:
+                if one == other:
+                    raise UserError(f"{AT.join(one)} is compared with itself")
                 if _direction(made[one]) != _direction(made[other]):
                     raise UserError(f"{AT.join(one)} and {AT.join(other)} are read by metrics of opposite direction")
     if recipe.small:

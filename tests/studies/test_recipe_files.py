@@ -93,6 +93,20 @@ MISTAKES = {
     "numbers of no row": ([('[numbers."FedAvg"]', '[numbers."FedAvgg"]')], "numbers: no row is called 'FedAvgg'"),
     "numbers of no column": ([('"alike" = 70', '"like" = 70')], "numbers: no column is called 'like'"),
     "no numbers": ([('"alike" = 70', '"alike" = [1, 2, 3]')], "numbers.FedAvg.alike must be [mean] or [mean, spread]"),
+    "no finite number": ([('"alike" = 70', '"alike" = nan')], "numbers.FedAvg.alike must be a finite number, not nan"),
+    "no finite spread": ([("0.25]", "inf]")], "numbers.FedAvg.skewed must be a finite number, not inf"),
+    "number beyond all": (
+        [('"alike" = 70', f'"alike" = 1{"0" * 400}')],
+        "numbers.FedAvg.alike must be a finite number",
+    ),
+    "negative spread": ([("0.25]", "-0.25]")], "numbers.FedAvg.skewed must have a spread of 0 or more"),
+    "no finite place": ([("x = 0.3", "x = -inf")], "columns[0].x must be a finite number, not -inf"),
+    "no finite margin": (
+        [('says = "Disco helps"', 'says = "Disco helps"\nmargin = nan')],
+        "claims[0].margin must be a finite number, not nan",
+    ),
+    "too many digits": ([("seeds = 2", "digits = 400")], "digits must be from 0 to 12, not 400"),
+    "negative digits": ([("seeds = 2", "digits = -1")], "digits must be from 0 to 12, not -1"),
     "override of no row": ([('rows = ["*+Disco"]', 'rows = ["*+Moon"]')], "overrides[0]: no row is called '*+Moon'"),
     "override of no column": ([('columns = ["alike"]', 'columns = ["x*"]')], "overrides[0]: no column is called 'x*'"),
     "override of nothing": (
@@ -110,6 +124,10 @@ MISTAKES = {
     "claim of what is skipped": (
         [('than = ["FedAvg"]', 'than = ["FedAvg again @ skewed"]')],
         "claims[0]: all cells that it compares are skipped",
+    ),
+    "claim of a cell against itself": (
+        [('better = ["FedAvg+Disco"]', 'better = ["FedAvg @ alike"]')],
+        "claims[0]: FedAvg @ alike is compared with itself",
     ),
     "claim of opposite directions": (
         [('than = ["FedAvg"]', 'than = ["FedAvg again @ alike"]')],
