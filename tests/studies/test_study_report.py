@@ -31,6 +31,7 @@ from fedbraid.studies.reporting.machines import duration, origins
 from fedbraid.studies.reporting.markdown import to_markdown
 from fedbraid.studies.reporting.notes import told_of
 from fedbraid.studies.reporting.page import page
+from fedbraid.studies.reporting.pictures import reading
 from fedbraid.studies.reporting.shared import NOT_TOLD, nested, sharing, to_toml
 from fedbraid.studies.reporting.tidy import to_json
 from fedbraid.studies.reporting.words import signed, spread
@@ -549,6 +550,43 @@ def test_curves_show_the_mean_and_the_span_of_the_seeds() -> None:
     assert second.get_ydata() == pytest.approx(courses.mean(axis=0))
     heights = panels[1].collections[1].get_paths()[0].vertices[:, 1]
     assert {round(float(y), 6) for y in heights} == {round(float(y), 6) for y in (*courses.min(0), *courses.max(0))}
+
+
+def rising(first: float, rounds: int = 20) -> tuple[float, ...]:
+    """Accuracies that begin at `first` and have nearly all they get after a tenth of the rounds."""
+    return tuple(first if number <= rounds // 10 else 0.8 + 0.001 * number for number in range(1, rounds + 1))
+
+
+def panels_of(courses: dict[tuple[str, str], Any]) -> tuple[Any, Any]:
+    made = recipe()
+    found = results(made, courses)
+    wanted = asked(PICTURES[0], made, found, entries(made, found))
+    return wanted, curves(wanted).axes
+
+
+def test_early_rounds_do_not_hide_what_differs() -> None:
+    low = (*rising(0.1)[:-1], 0.75)  # a seed that falls back at the end is seen
+    wanted, (early, late) = panels_of({AVG_1: {0: rising(0.1), 1: low}, DISCO_1: {0: rising(0.2)}, AVG_5: {0: low[5:]}})
+    assert early.get_ylim() == pytest.approx((75 - 0.35, 82 + 0.35))
+    assert early.get_lines()[0].get_ydata()[0] == pytest.approx(10), "drawn, but out of sight"
+    assert late.get_ylim()[0] < 75 and late.get_ylim()[1] > 81.9, "nothing to cut"
+    assert reading(wanted).endswith("to the highest seed. Lower values of the first rounds are cut off.")
+
+
+@pytest.mark.parametrize(
+    "course",
+    [rising(0.8025), rising(0.9), rising(0.1, 9), (0.1, *(nan,) * 19)],
+    ids=["alike", "higher", "few", "lost"],
+)
+def test_where_early_rounds_are_like_the_others_nothing_is_cut_off(course: tuple[float, ...]) -> None:
+    wanted, (axes,) = panels_of({AVG_1: {0: course}})
+    assert axes.get_ylim()[0] <= 100 * np.nanmin(course)
+    assert "cut off" not in reading(wanted)
+
+
+def test_a_course_that_stays_where_it_is_has_a_panel_with_room() -> None:
+    _, (axes,) = panels_of({AVG_1: {0: (0.1, *(0.8,) * 19)}})
+    assert axes.get_ylim() == pytest.approx((80 - 3.5, 80 + 3.5))
 
 
 def test_curves_over_bytes() -> None:
