@@ -24,7 +24,7 @@ def write_report(recipe: Recipe, results: Results, out: Path, call: str = "") ->
     drawn = pictures(recipe, results, told.entries)
     contents = {
         "table.md": to_markdown(told).encode(),
-        "table.tex": to_latex(told).encode(),
+        "table.tex": to_latex(told, out.name).encode(),
         "results.json": (json.dumps(to_json(told), indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode(),
         **{f"{picture.name}.png": picture.light for picture in drawn},
         "report.html": page(told, drawn).encode(),

@@ -106,7 +106,7 @@ def test_the_claims_numbers(written: Path) -> None:
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
     made = recipe(pictures=PICTURES[3:])
-    one, two = (write_report(made, results(made), tmp_path / name) for name in ("one", "two"))
+    one, two = (write_report(made, results(made), tmp_path / name / made.name) for name in ("one", "two"))
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
@@ -191,6 +191,47 @@ def test_latex_has_the_numbers(written: Path) -> None:
     assert r"\quad difference & +0.27 & $-$4.50 \dag{} \\" in text
     assert r"\caption{made, Table 1: Two methods \& 50 \% of" in text
     assert r"\begin{tabular}{lrr}" in text
+
+
+def caption(text: str) -> str:
+    [found] = re.findall(r"\\caption\{(.*)\}\n", text)
+    return found
+
+
+def test_the_caption_says_what_is_shown_and_no_more() -> None:
+    told = account(recipe(), results())
+    assert caption(to_latex(told)) == (
+        r"made, Table 1: Two methods \& 50 \% of \textless{}clients\textgreater{}. Best test accuracy of any round in "
+        r"\%; mean $\pm$ sample standard deviation over 3 seeds. Differences are ours minus the paper's, \dag{} where "
+        "larger than both standard deviations."
+    )
+    assert caption(to_latex(account(recipe(), some()))).endswith("deviations. 1 of 4 cells is missing.")
+    one = account(recipe(numbers={}), results(seeds=[0], courses={AVG_1: {0: (0.5,)}}, variant="--rounds 1"))
+    assert "Run with -{}-rounds 1, which is not the paper's setting. Best test accuracy of any round in" in to_latex(
+        one
+    )
+    assert caption(to_latex(one)).endswith(r"in \%; one seed. 3 of 4 cells are missing.")
+    lines = [replace(recipe().columns[0], name=f"after {n}", metric=f"at(round={n})") for n in (1, 2, 3, 4)]
+    several = recipe(columns=tuple(lines), overrides=(), numbers={}, claims=())
+    assert "Numbers of several kinds, as rows and columns say; mean" in to_latex(account(several, results(several)))
+
+
+def test_the_caption_names_data_that_is_missing_and_not_where_it_would_be() -> None:
+    skip = Override(("FedAvg",), ("β = 0.5",), skip="the paper has no such cell")
+    made = recipe(overrides=(skip,))
+    told = account(made, results(made, {AVG_1: COURSES[AVG_1]}, {DISCO_5: "data set 'x' is not in /home/me/data"}))
+    assert "/home/me/data" not in to_latex(told) and "/home/me/data" in to_markdown(told)
+    assert caption(to_latex(told)).endswith("2 of 3 cells are missing, 1 of them for lack of data (digits).")
+    alone = account(made, results(made, {**COURSES}, {DISCO_5: "not here"}))
+    assert caption(to_latex(alone)).endswith("1 of 3 cells is missing, for lack of data (digits).")
+
+
+def test_tables_that_were_run_otherwise_are_labelled_otherwise(tmp_path: Path) -> None:
+    labels = []
+    for folder in ("made-table1", "made-table1-small-local.epochs=2"):
+        write_report(recipe(), results(), tmp_path / folder)
+        labels += re.findall(r"\\label\{(.*)\}", (tmp_path / folder / "table.tex").read_text(encoding="utf-8"))
+    assert labels == ["tab:made-table1", "tab:made-table1-small-local-epochs-2"]
 
 
 # --- HTML
