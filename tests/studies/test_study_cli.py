@@ -17,6 +17,7 @@ from tiny_study import RUNS, timeless, written
 from fedbraid.cli import main
 from fedbraid.studies import recipes
 
+ROOT = Path(__file__).parents[2]
 RECIPE = WITH_PICTURES[: WITH_PICTURES.index("[[pictures]]")]  # they take longer than all else
 
 
@@ -171,6 +172,18 @@ def test_a_strand_of_ones_own_is_run_reported_and_found_again(fedbraid, reports,
     assert accuracies[0] != accuracies[1], "it does something"
     code, again, err = fedbraid("report", mine, *own, "--seeds", 1)
     assert code == 0 and again == out and not err
+
+
+def test_the_docs_say_how_a_strand_of_ones_own_takes_part(fedbraid, reports):
+    page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/studies.md", "README.md"))
+    [strand] = [code for code in re.findall(r"```python\n(.*?)```", readme, re.S) if "class Calm" in code]
+    [text] = re.findall(r"```toml recipe\n(.*?)```", page, re.S)
+    [row, command] = re.findall(r"`(set = [^`]*calm[^`]*|fedbraid study [^`]*--strand[^`]*)`", page)
+    Path("mine.py").write_text(strand)
+    Path("mine.toml").write_text(f'{text}\n[[rows]]\nname = "Calm"\n{row}\n')
+    words = shlex.split(command)[2:]
+    code, out, err = fedbraid(*words, "--scale", "small", "--seeds", 1, "--only", "Calm")
+    assert code == 0 and err.count("mine: Calm @") == 2 and "**Calm**" in out, err
 
 
 def offered(out):
