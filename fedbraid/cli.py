@@ -20,6 +20,7 @@ from fedbraid.cli_shared import (
     DataDir,
     Device,
     Json,
+    Own,
     Settings,
     described,
     entry_table,
@@ -55,10 +56,6 @@ Address = Annotated[
 ]
 Gpus = Annotated[
     float | None, typer.Option(help="GPUs of each Ray worker; may be 0.5.", show_default="one, where there are any")
-]
-Own = Annotated[
-    list[str] | None,
-    typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedbraid.cli_shared import DataDir, Device, Json, Settings, err, interruptible, out, print_json
+from fedbraid.cli_shared import DataDir, Device, Json, Own, Settings, err, interruptible, out, print_json
 from fedbraid.errors import UserError
 
 FLOWER = "1.41."
@@ -22,10 +22,6 @@ HELD = "data", "partition", "seed"
 
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS and keys: anyone can listen, and pass for a client.")
-]
-Own = Annotated[
-    list[str] | None,
-    typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
 ]
 
 

@@ -28,6 +28,10 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOM
 DataDir = Annotated[Path | None, typer.Option(help="Where data sets that come as files are.", envvar="FEDBRAID_DATA")]
 
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
+Own = Annotated[
+    list[str] | None,
+    typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
+]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -11,10 +12,11 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table as Printed
 
-from fedbraid.cli_shared import DataDir, Device, Json, Settings, err, interruptible, out, print_json
+from fedbraid.cli_shared import DataDir, Device, Json, Own, Settings, err, interruptible, out, print_json
 from fedbraid.errors import UserError
 
 if TYPE_CHECKING:
+    from fedbraid.core.strand import Strand
     from fedbraid.studies.plan import Changes, Table
 
 study_app = typer.Typer(
@@ -32,6 +34,10 @@ SomeNames = Annotated[list[str], typer.Argument(metavar="NAME…", help="Recipes
 Place = Annotated[Path, typer.Option("--out", help="Where runs and reports are kept.")]
 Scale = Annotated[Literal["full", "small"], typer.Option(help="small: fewer rounds and samples, for minutes on a CPU.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each cell.", show_default="as the recipe says")]
+ToldSeeds = Annotated[
+    int | None,
+    typer.Option("--seeds", min=1, help="Runs of each cell.", show_default="as the recipe says, or all that there are"),
+]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of each run.", show_default="as the recipe says")]
 RESULTS = Path("results")
 
@@ -41,8 +47,10 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
     """The recipes there are, and how many of their runs are finished here."""
     from fedbraid.studies import recipes
     from fedbraid.studies.conduct import state
+    from fedbraid.studies.folders import RUNS, check_folders
     from fedbraid.studies.plan import planned, table
 
+    check_folders([*place.parents, place, *(place / name for name in RUNS)])
     rows = []
     for recipe in map(recipes.read, recipes.files([])):
         made = table(recipe)
@@ -64,15 +72,16 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
 
 
 @study_app.command("check")
-def study_check(name: Names = None) -> None:
+def study_check(name: Names = None, strand: Own = None) -> None:
     """Whether recipes can be run: every cell's settings, method and metric. Nothing is loaded or trained."""
+    from fedbraid.cli_input import load_strands
     from fedbraid.studies import recipes
     from fedbraid.studies.plan import planned, table
 
-    wrong = 0
+    wrong, own = 0, load_strands(strand)
     for file in recipes.files(name or []):
         try:
-            made = table(recipes.load(file))
+            made = table(recipes.load(file, own), own=own)
         except UserError as error:
             wrong += 1
             err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
@@ -100,15 +109,20 @@ def study_run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with runs that were begun.")] = False,
     device: Device = None,
     data_dir: DataDir = None,
+    strand: Own = None,
     as_json: Json = False,
 ) -> None:
     """Run what is not finished yet of a table or figure, and report it beside the paper's numbers."""
     from fedbraid import cli_show
+    from fedbraid.cli_input import load_strands
     from fedbraid.studies import plan
     from fedbraid.studies.conduct import conduct, state
+    from fedbraid.studies.folders import report_folders
 
-    tables = _tables(name, _changes(scale, seeds, rounds, settings, device))
-    runs = plan.shard(plan.planned(tables, only or ()), shard)
+    own = load_strands(strand)
+    tables = _tables(name, _changes(scale, seeds, rounds, settings, device), own)
+    runs = plan.shard(plan.planned(tables.values(), only or ()), shard)
+    folders = report_folders(tables, place)
     before = state(runs, place, data_dir)
     for way, without in before.without_data.items():
         _say(err, f"skipped: {len(without)} runs of {len({run.digest for run in without})} cells, because {way}")
@@ -120,10 +134,16 @@ def study_run(
             resume=resume,
             minutes=minutes,
             data_dir=data_dir,
+            own=own,
             on_round=on_round,
             note=lambda text: _say(err, text),
         )
-    written = {made.recipe.name: _reported(made, place, data_dir, show=not as_json) for made in tables}
+    written = {}
+    for asked, made in tables.items():
+        if plan.selected(made, only or ()):
+            told = plan.as_recorded(made, place)
+            _report(told, folders[asked], place, data_dir, _call(asked, place, strand), show=not as_json)
+            written[made.recipe.name] = str(folders[asked])
     if as_json:
         print_json(
             {
@@ -138,7 +158,7 @@ def study_run(
     if after.pending:
         _say(err, f"stopped: {len(after.pending)} runs are left; the same command with --resume goes on")
         raise typer.Exit(LEFT)
-    if after.refused:
+    if after.refused or (after.without_data and not after.finished):
         raise typer.Exit(1)
 
 
@@ -146,19 +166,26 @@ def study_run(
 def study_report(
     name: Names = None,
     scale: Scale = "full",
-    seeds: Seeds = None,
+    seeds: ToldSeeds = None,
     rounds: Rounds = None,
     settings: Settings = None,
     place: Place = RESULTS,
     data_dir: DataDir = None,
+    strand: Own = None,
 ) -> None:
     """Report what is finished of a table or figure, or of all that were begun. Options are those of its run."""
-    from fedbraid.studies.conduct import state
-    from fedbraid.studies.plan import planned
+    from fedbraid.cli_input import load_strands
+    from fedbraid.studies.folders import report_folders
+    from fedbraid.studies.plan import as_recorded
 
-    for made in _tables(name or [], _changes(scale, seeds, rounds, settings, None)):
-        if name or state(planned([made]), place, data_dir).finished:
-            _reported(made, place, data_dir)
+    tables = _tables(name or [], _changes(scale, seeds, rounds, settings, None), load_strands(strand))
+    folders = report_folders(tables, place)
+    begun = {asked: made for asked, made in tables.items() if name or _begun(made, folders[asked], place, data_dir)}
+    for asked, made in begun.items():
+        told = made if seeds else as_recorded(made, place)
+        _report(told, folders[asked], place, data_dir, _call(asked, place, strand))
+    if not begun:
+        _say(err, f"nothing of any study is finished in {place}; `fedbraid study run NAME` runs one")
 
 
 def _changes(
@@ -169,26 +196,38 @@ def _changes(
     return Changes(scale == "small", seeds or 0, rounds or 0, tuple(settings or ()), device or "")
 
 
-def _tables(names: list[str], changes: Changes) -> list[Table]:
+def _tables(names: list[str], changes: Changes, own: tuple[type[Strand], ...]) -> dict[str, Table]:
+    """The tables, by what they are asked for as: a recipe's name, or the path of a file of one's own."""
     from fedbraid.studies import recipes
     from fedbraid.studies.plan import table
 
-    return [table(recipe, changes) for recipe in recipes.found(names)]
+    return {recipes.called(file): table(recipes.load(file, own), changes, own) for file in recipes.files(names)}
 
 
-def _reported(made: Table, place: Path, data_dir: Path | None, show: bool = True) -> str:
-    """Write the report of a table and show the table; the folder of the report."""
-    from fedbraid.api import directory_name
+def _begun(made: Table, folder: Path, place: Path, data_dir: Path | None) -> bool:
+    """Whether some of its runs are finished; of what is only calculated, whether it was reported."""
+    from fedbraid.studies.conduct import state
+    from fedbraid.studies.plan import planned
+
+    return folder.is_dir() if made.recipe.calculation else bool(state(planned([made]), place, data_dir).finished)
+
+
+def _call(asked: str, place: Path, strands: list[str] | None) -> str:
+    """What `study run` is given to find the same recipe, runs and strands."""
+    where = f"--out {quote(str(place))}" if place != RESULTS else ""
+    return " ".join(filter(None, [quote(asked), where, *(f"--strand {quote(one)}" for one in strands or ())]))
+
+
+def _report(made: Table, folder: Path, place: Path, data_dir: Path | None, call: str, show: bool = True) -> None:
+    """Write the report of a table, and show the table."""
     from fedbraid.studies.report import write_report
     from fedbraid.studies.results import gathered
 
-    folder = place / directory_name(made.recipe.name + made.changes.folder)
-    write_report(made.recipe, gathered(made, place, data_dir), folder)
+    write_report(made.recipe, gathered(made, place, data_dir), folder, call)
     if show:
         table = (folder / "table.md").read_text(encoding="utf-8")
         out.print(Markdown(table) if out.is_terminal else table, highlight=False, soft_wrap=True, markup=False)
         _say(out, f"report: {folder / 'report.html'}")
-    return str(folder)
 
 
 def _say(console: Console, text: str) -> None:

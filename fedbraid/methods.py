@@ -28,12 +28,7 @@ def parse(
     >>> str(parse("fedavg+disco(a=0.4)"))
     'disco(a=0.4)'
     """
-    known = {s.name: s for s in STRANDS}
-    for strand in own:
-        if known.get(strand.name, strand) is not strand or strand.name in METHODS:
-            raise UserError(f"the name {strand.name!r} is taken; rename {strand.__name__}, or give it another `name`")
-        known[strand.name] = strand
-    settings = settings or {}
+    known, settings = _known(own), settings or {}
     strands = [_build(known[name], dict(settings.get(name, {})) | given) for name, given in _parts(text, known)]
     unused = set(settings) - {s.name for s in strands}
     if unused:
@@ -44,13 +39,22 @@ def parse(
     return Chain(tuple(strands))
 
 
-def strand_names(text: str) -> list[str]:
-    """The strands that a method is written with.
+def strand_names(text: str, own: Iterable[type[Strand]] = ()) -> list[str]:
+    """The strands that a method is written with; `own` are those beyond FedBraid's.
 
     >>> strand_names("fedavgm+disco(a=0.4)")
     ['avgm', 'disco']
     """
-    return [name for name, _ in _parts(text, {s.name: s for s in STRANDS})]
+    return [name for name, _ in _parts(text, _known(own))]
+
+
+def _known(own: Iterable[type[Strand]]) -> dict[str, type[Strand]]:
+    known = {s.name: s for s in STRANDS}
+    for strand in own:
+        if known.get(strand.name, strand) is not strand or strand.name in METHODS:
+            raise UserError(f"the name {strand.name!r} is taken; rename {strand.__name__}, or give it another `name`")
+        known[strand.name] = strand
+    return known
 
 
 def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, dict[str, Any]]]:

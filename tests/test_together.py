@@ -92,6 +92,11 @@ def test_whole_local_sets_as_batches_of_different_length():
     assert_as_alone("scaffold+mixup", local={"batch": 0, "epochs": 2})
 
 
+@pytest.mark.parametrize("batches", [(2, 5), (5, 2), (3, 0)], ids=str)
+def test_runs_whose_batches_differ(batches):
+    assert_as_alone("scaffold", each=[{"local": {"batch": batch, "epochs": 2}} for batch in batches])
+
+
 @pytest.mark.parametrize("chunk", [3, 7])
 def test_a_joint_stack_in_chunks(chunk):
     sizes, _ = assert_as_alone("scaffold+skip(every=2)+moon", shared=False, engine={"chunk": chunk})

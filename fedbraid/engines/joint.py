@@ -94,6 +94,7 @@ class Joint:
             capacity=sum(c or 0 for c in own) if all(own) else None,
             precision=first.precision,
             cache_views=first.cache_views,
+            least_width=max(e.width for e in engines),
         )
 
     @torch.no_grad()

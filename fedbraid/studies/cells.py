@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fedbraid.config import Config
+from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.studies.identity import config_of
 from fedbraid.studies.naming import Place, matching
@@ -27,6 +28,7 @@ class Cell:
     metric: str
     skip: str = ""  # why there is no such cell
     calculation: str = field(default="", repr=False)
+    own: tuple[type[Strand], ...] = field(default=(), repr=False)  # strands beyond FedBraid's
 
     @property
     def place(self) -> Place:
@@ -38,7 +40,7 @@ class Cell:
         if self.skip or self.calculation:
             return None
         try:
-            return config_of({key: value for key, value in self.settings.items() if key != ANALYZE})
+            return config_of({key: value for key, value in self.settings.items() if key != ANALYZE}, self.own)
         except UserError as error:
             raise UserError(f"row {self.row!r}, column {self.column!r}: {error}") from None
 
@@ -47,23 +49,26 @@ class Cell:
         return tuple(self.settings.get(ANALYZE, ()))
 
 
-def cells(recipe: Recipe, *, small: bool = False, extra: Settings | None = None) -> dict[Place, Cell]:
-    """Every cell, row by row; `extra` is laid over all of them."""
+def cells(
+    recipe: Recipe, *, small: bool = False, extra: Settings | None = None, own: tuple[type[Strand], ...] = ()
+) -> dict[Place, Cell]:
+    """Every cell, row by row; `extra` is laid over all of them. `own` are strands beyond FedBraid's."""
     if small and not recipe.small and not recipe.calculation:
         raise UserError(f"{recipe.name} has no [small] part, which --scale small would lay over its cells")
     made: dict[Place, Cell] = {}
     for row in recipe.rows:
         for column in recipe.columns:
-            own = [o for o in recipe.overrides if _among(row.name, o.rows) and _among(column.name, o.columns)]
+            changed = [o for o in recipe.overrides if _among(row.name, o.rows) and _among(column.name, o.columns)]
             small_layers = recipe.small, column.small, row.small
-            layers = [recipe.base, column.set, row.set, *(o.set for o in own), *(small_layers if small else ())]
+            layers = [recipe.base, column.set, row.set, *(o.set for o in changed), *(small_layers if small else ())]
             made[row.name, column.name] = Cell(
                 row.name,
                 column.name,
                 laid(*layers, extra or {}),
                 row.metric or column.metric or recipe.metric,
-                next((o.skip for o in own if o.skip), ""),
+                next((o.skip for o in changed if o.skip), ""),
                 recipe.calculation,
+                own,
             )
     return made
 

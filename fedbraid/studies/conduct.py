@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from fedbraid.config import to_dict
+from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.execute import OnRound, Request, finished
 from fedbraid.experiment import Given, device_of
@@ -87,6 +88,7 @@ def conduct(
     resume: bool = False,
     minutes: float | None = None,
     data_dir: Path | None = None,
+    own: tuple[type[Strand], ...] = (),
     on_round: OnRound | None = None,
     note: Note = lambda text: None,
     analyze: Analyze = headline,
@@ -109,7 +111,7 @@ def conduct(
         )
     data_sets = list(dict.fromkeys(repr(run.config.data) for run in runs))
     pending = sorted(now.pending, key=lambda run: data_sets.index(repr(run.config.data)))  # each is loaded once
-    given = Given(data_dir=data_dir)
+    given = Given(strands=own, data_dir=data_dir)
     requests = [Request(run.config, given, unfinished(out, run)) for run in pending]
     left, impossible = len(pending), dict[int, str]()
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 from fedbraid import data, methods, models
 from fedbraid.config import Config, Named, from_dict, optimizer_of, to_dict
+from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.experiment import CLIENTS, KNOW_THEIR_CLIENTS, check_needs
 from fedbraid.registry import Entry, find
@@ -18,13 +19,14 @@ from fedbraid.studies.recipe import Settings
 HOW = "engine", "save"
 """Keys that say how a run is made, and nothing of what it is."""
 NO_PART = "seed", *HOW, "method", "strands"
-"""Keys that say nothing of what a run is; the method counts as the chain that it stands for."""
+"""Keys that say nothing of what a run is; method and strands count as the chain that they stand for."""
 
 
-def config_of(settings: Settings) -> Config:
+def config_of(settings: Settings, own: Sequence[type[Strand]] = ()) -> Config:
     """The configuration that a cell's settings stand for, with every default written out. Nothing is loaded.
 
-    Hyper-parameters may be set for strands that only other methods of the table have: they are left out.
+    Hyper-parameters may be set for strands that only other methods of the table have: they are left out. `own` are
+    strands beyond FedBraid's.
     """
     for key, instead in NOT_HERE.items():
         table, _, last = key.rpartition(".")
@@ -32,9 +34,9 @@ def config_of(settings: Settings) -> Config:
             raise UserError(f"{key} has no place here: {instead}")
     values = dict(settings)
     if isinstance(values.get("strands"), Mapping):
-        mine = methods.strand_names(values.get("method", Config.method))
+        mine = methods.strand_names(values.get("method", Config.method), own)
         values["strands"] = {name: table for name, table in values["strands"].items() if name in mine}
-    return written_out(from_dict(values))
+    return written_out(from_dict(values), own)
 
 
 NOT_HERE = {
@@ -44,9 +46,9 @@ NOT_HERE = {
 """Settings of a run that a study sets by other means."""
 
 
-def written_out(config: Config) -> Config:
+def written_out(config: Config, own: Sequence[type[Strand]] = ()) -> Config:
     """The configuration with every default in it. Names, options and hyper-parameters that do not exist are refused."""
-    chain = methods.parse(config.method, config.strands)
+    chain = methods.parse(config.method, config.strands, own)
     check_needs(config, chain)
     part = config.partition
     return replace(
@@ -66,18 +68,18 @@ USUAL = to_dict(Config())
 
 
 def digest(config: Config) -> str:
-    """Sixteen letters that tell a run from another, whatever its seed and its engine. Defaults are written out.
+    """Sixteen letters that tell a run from another, whatever its seed and its engine.
 
-    What a chain, a data set, a partition, a model and an optimizer are made with is part of it, defaults or not; of the
-    other settings only what differs from the default, so that a setting of a later version does not make other runs of
-    those that were finished before.
+    The configuration must be written out: its strands are then the whole chain, in its order, and nothing is looked up,
+    so that a record with strands of one's own is known without them. What a chain, a data set, a partition, a model and
+    an optimizer are made with is part of it, defaults or not; of the other settings only what differs from the default,
+    so that a setting of a later version does not make other runs of those that were finished before.
     """
-    chain = methods.parse(config.method, config.strands)
     mine, usual = to_dict(config), USUAL
     named = {key: mine[key] for key in ("data", "partition", "model", "optimizer")}
     rest = _differing({key: value for key, value in mine.items() if key not in {*NO_PART, *named}}, usual)
-    strands = [[s.name, {f.name: getattr(s, f.name) for f in fields(s)}] for s in chain]  # type: ignore[arg-type]
-    text = json.dumps(_plain(named | rest | {"chain": strands}), sort_keys=True)
+    chain = [[name, hyper_parameters] for name, hyper_parameters in config.strands.items()]
+    text = json.dumps(_plain(named | rest | {"chain": chain}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from fedbraid import data
 from fedbraid.config import Config, merged
+from fedbraid.core.strand import Strand
 from fedbraid.data.whereabouts import place_of
 from fedbraid.errors import UserError
+from fedbraid.studies import records
 from fedbraid.studies.cells import Cell, cells, used_strands
-from fedbraid.studies.identity import HOW, digest
+from fedbraid.studies.identity import HOW, NOT_HERE, digest
 from fedbraid.studies.naming import AT, Place, places
 from fedbraid.studies.recipe import Recipe
 
@@ -77,20 +80,39 @@ class Planned:
     cells: tuple[str, ...]  # such as `feddisco-table1: FedAvg @ CIFAR-10 NIID-1`
 
 
-def table(recipe: Recipe, changes: Changes | None = None) -> Table:
-    """What a recipe asks for, with the changes laid over it."""
+def table(recipe: Recipe, changes: Changes | None = None, own: tuple[type[Strand], ...] = ()) -> Table:
+    """What a recipe asks for, with the changes laid over it. `own` are strands beyond FedBraid's."""
     changes = changes or Changes()
+    for key in () if recipe.calculation else NOT_SET:
+        if key in changes.extra:
+            raise UserError(f"--set {key} has no place here: {NOT_SET[key]}")
     # What is only calculated has neither rounds nor a device.
     extra = merged({}, changes.settings) if recipe.calculation else changes.extra
-    made = cells(recipe, small=changes.small, extra=extra)
+    made = cells(recipe, small=changes.small, extra=extra, own=own)
     unused = set(extra.get("strands", {})) - used_strands(made)
     if unused:
         raise UserError(f"strands.{sorted(unused)[0]} is set, but no method of {recipe.name} has it")
     return Table(recipe, made, tuple(range(changes.seeds or recipe.seeds)), changes)
 
 
+NOT_SET = {"method": "the recipe says the method of each row", "seed": NOT_HERE["seed"]}
+"""Settings that are the table's own: one for all cells would make rows that are not what they are called."""
+
+
+def as_recorded(one: Table, out: Path) -> Table:
+    """The table with as many seeds as some cell of it has records of, from 0 on, where those are more."""
+    digests = {digest(cell.config) for cell in one.cells.values() if cell.config}
+    return replace(one, seeds=tuple(range(max(len(one.seeds), *(_recorded(out, key) for key in digests), 0))))
+
+
+def _recorded(out: Path, key: str) -> int:
+    return next(seed for seed in count() if not records.path_of(out, key, seed).exists())
+
+
 def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[Planned]:
     """The runs of all tables' cells, or of those that `only` names, the seeds of each together."""
+    tables = list(tables)
+    _check_only(tables, only)
     found: dict[str, tuple[Config, dict[str, None], dict[str, None], set[int]]] = {}
     for one in tables:
         for cell in selected(one, only):
@@ -108,10 +130,27 @@ def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[Planned]:
 
 
 def selected(one: Table, only: Sequence[str]) -> list[Cell]:
-    """The cells that `row`, `row @ column` or `@ column` names, or all."""
-    rows, columns = ([line.name for line in lines] for lines in (one.recipe.rows, one.recipe.columns))
-    wanted = {place for text in only for place in places(text, rows, columns)} if only else {*one.cells}
+    """The cells that `row`, `row @ column` or `@ column` names, or all; none that only other tables have."""
+    wanted = {place for text in only for place in _named(one, text)[0]} if only else {*one.cells}
     return [cell for place, cell in one.cells.items() if place in wanted]
+
+
+def _check_only(tables: Sequence[Table], only: Sequence[str]) -> None:
+    """What is named must be in some table."""
+    for text in only:
+        mistakes = [mistake for one in tables if (mistake := _named(one, text)[1])]
+        if tables and len(mistakes) == len(tables):
+            others = f" (nor is there one in {len(tables) - 1} other recipes)" if len(tables) > 1 else ""
+            raise UserError(mistakes[0] + others)
+
+
+def _named(one: Table, text: str) -> tuple[list[Place], str]:
+    """The cells of that name, or why there are none."""
+    rows, columns = ([line.name for line in lines] for lines in (one.recipe.rows, one.recipe.columns))
+    try:
+        return places(text, rows, columns), ""
+    except UserError as error:
+        return [], f"{one.recipe.name}: {error}"
 
 
 def shard(runs: Sequence[Planned], text: str) -> list[Planned]:

@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedbraid.config import read_toml
+from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
@@ -25,17 +26,13 @@ def names() -> list[str]:
     return sorted(file.stem for file in HERE.glob("*.toml"))
 
 
-def found(wanted: Sequence[str]) -> list[Recipe]:
-    """Recipes by name, by pattern or by path; all that FedBraid has if none is asked for."""
-    return [load(file) for file in files(wanted)]
-
-
 def files(wanted: Sequence[str]) -> list[Path]:
-    """The files of `found`, each once."""
+    """The files of recipes by name, by pattern or by path, each once; all that FedBraid has if none is asked for."""
     paths: dict[Path, None] = {}
     for one in wanted or ["*"]:
         if one.endswith(".toml"):
-            paths[Path(one)] = None
+            again = Path(one).resolve() in (path.resolve() for path in paths)
+            paths |= {} if again else {Path(one): None}
             continue
         here = matching(one, names())
         if wanted and not here:
@@ -44,11 +41,16 @@ def files(wanted: Sequence[str]) -> list[Path]:
     return list(paths)
 
 
-def load(path: Path) -> Recipe:
-    """The recipe in a file, checked but for what only its data can tell."""
+def called(file: Path) -> str:
+    """What a recipe is asked for as."""
+    return file.stem if file.parent == HERE else str(file)
+
+
+def load(path: Path, own: tuple[type[Strand], ...] = ()) -> Recipe:
+    """The recipe in a file, checked but for what only its data can tell. `own` are strands beyond FedBraid's."""
     recipe = read(path)
     with _at(path.name):
-        check(recipe)
+        check(recipe, own)
     return recipe
 
 
@@ -97,13 +99,21 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin is UnionType:  # a number, or nothing
         hint = args[0]
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return _finite(value, where)
     if type(value) is not hint:
         raise UserError(f"{where} must be {WORDS[hint]}, not {value!r}")
     return value
 
 
+def _finite(value: int | float, where: str) -> float:
+    if abs(value) > MOST or value != value:
+        raise UserError(f"{where} must be a finite number, not {value}")
+    return float(value)
+
+
+MOST = 1e300
+"""Numbers that are further from 0 are none that a paper has; sums of others stay finite."""
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -121,20 +131,27 @@ def _numbers(value: Any, where: str) -> dict[str, tuple[float, ...]]:
         fit = all(isinstance(one, int | float) and not isinstance(one, bool) for one in several)
         if not fit or len(several) not in (1, 2):
             raise UserError(f"{where}.{column} must be [mean] or [mean, spread], not {given!r}")
-        read[column] = tuple(float(one) for one in several)
+        read[column] = tuple(_finite(one, f"{where}.{column}") for one in several)
+        if any(spread < 0 for spread in read[column][1:]):
+            raise UserError(f"{where}.{column} must have a spread of 0 or more, not {given!r}")
     return read
 
 
 # --- what must fit together
 
+MOST_DIGITS = 12
+"""Behind the point; of what more there would be, a computer's numbers know little."""
 
-def check(recipe: Recipe) -> None:
+
+def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
     """That all parts of a recipe fit together, and that every cell's configuration can be made. Nothing is loaded."""
     for key in ("paper", "item", "title"):
         if not getattr(recipe, key).strip():
             raise UserError(f"{key} must say something")
-    if recipe.seeds < 1 or recipe.digits < 0:
-        raise UserError("seeds must be 1 or more, and digits 0 or more")
+    if recipe.seeds < 1:
+        raise UserError(f"seeds must be 1 or more, not {recipe.seeds}")
+    if not 0 <= recipe.digits <= MOST_DIGITS:
+        raise UserError(f"digits must be from 0 to {MOST_DIGITS}, not {recipe.digits}")
     _check_lines("rows", recipe.rows)
     _check_lines("columns", recipe.columns)
     rows, columns = [line.name for line in recipe.rows], [line.name for line in recipe.columns]
@@ -159,7 +176,7 @@ def check(recipe: Recipe) -> None:
                 raise UserError("a line goes over the columns' x, which some of them lack")
     if recipe.calculation and recipe.calculation not in CALCULATIONS:
         raise unknown("calculation", recipe.calculation, CALCULATIONS)
-    made = cells(recipe)
+    made = cells(recipe, own=own)
     _check_cells(recipe, list(made.values()))
     for k, claim in enumerate(recipe.claims):
         with _at(f"claims[{k}]"):
@@ -167,11 +184,13 @@ def check(recipe: Recipe) -> None:
             if all(made[one].skip or made[other].skip for one, other in compared):
                 raise UserError("all cells that it compares are skipped")
             for one, other in compared:
+                if one == other:
+                    raise UserError(f"{AT.join(one)} is compared with itself")
                 if _direction(made[one]) != _direction(made[other]):
                     raise UserError(f"{AT.join(one)} and {AT.join(other)} are read by metrics of opposite direction")
     if recipe.small:
         with _at("small"):
-            _check_cells(recipe, list(cells(recipe, small=True).values()), small=True)
+            _check_cells(recipe, list(cells(recipe, small=True, own=own).values()), small=True)
 
 
 def _check_lines(kind: str, lines: Sequence[Line]) -> None:

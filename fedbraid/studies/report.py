@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from fedbraid.files import write_bytes
 from fedbraid.studies.recipe import Recipe
 from fedbraid.studies.reporting.account import account
+from fedbraid.studies.reporting.entries import commands
 from fedbraid.studies.reporting.latex import to_latex
 from fedbraid.studies.reporting.markdown import to_markdown
 from fedbraid.studies.reporting.page import page
@@ -16,13 +18,13 @@ from fedbraid.studies.reporting.tidy import to_json
 from fedbraid.studies.results import Results
 
 
-def write_report(recipe: Recipe, results: Results, out: Path) -> list[Path]:
-    """Write the report into `out`; the paths of what was written."""
-    told = account(recipe, results)
+def write_report(recipe: Recipe, results: Results, out: Path, call: str = "") -> list[Path]:
+    """Write the report into `out`; the paths of what was written. `call` is what `study run` is given for it."""
+    told = replace(account(recipe, results), commands=tuple(commands(recipe, results, call)))
     drawn = pictures(recipe, results, told.entries)
     contents = {
         "table.md": to_markdown(told).encode(),
-        "table.tex": to_latex(told).encode(),
+        "table.tex": to_latex(told, out.name).encode(),
         "results.json": (json.dumps(to_json(told), indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode(),
         **{f"{picture.name}.png": picture.light for picture in drawn},
         "report.html": page(told, drawn).encode(),

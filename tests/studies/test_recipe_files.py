@@ -93,6 +93,20 @@ MISTAKES = {
     "numbers of no row": ([('[numbers."FedAvg"]', '[numbers."FedAvgg"]')], "numbers: no row is called 'FedAvgg'"),
     "numbers of no column": ([('"alike" = 70', '"like" = 70')], "numbers: no column is called 'like'"),
     "no numbers": ([('"alike" = 70', '"alike" = [1, 2, 3]')], "numbers.FedAvg.alike must be [mean] or [mean, spread]"),
+    "no finite number": ([('"alike" = 70', '"alike" = nan')], "numbers.FedAvg.alike must be a finite number, not nan"),
+    "no finite spread": ([("0.25]", "inf]")], "numbers.FedAvg.skewed must be a finite number, not inf"),
+    "number beyond all": (
+        [('"alike" = 70', f'"alike" = 1{"0" * 400}')],
+        "numbers.FedAvg.alike must be a finite number",
+    ),
+    "negative spread": ([("0.25]", "-0.25]")], "numbers.FedAvg.skewed must have a spread of 0 or more"),
+    "no finite place": ([("x = 0.3", "x = -inf")], "columns[0].x must be a finite number, not -inf"),
+    "no finite margin": (
+        [('says = "Disco helps"', 'says = "Disco helps"\nmargin = nan')],
+        "claims[0].margin must be a finite number, not nan",
+    ),
+    "too many digits": ([("seeds = 2", "digits = 400")], "digits must be from 0 to 12, not 400"),
+    "negative digits": ([("seeds = 2", "digits = -1")], "digits must be from 0 to 12, not -1"),
     "override of no row": ([('rows = ["*+Disco"]', 'rows = ["*+Moon"]')], "overrides[0]: no row is called '*+Moon'"),
     "override of no column": ([('columns = ["alike"]', 'columns = ["x*"]')], "overrides[0]: no column is called 'x*'"),
     "override of nothing": (
@@ -110,6 +124,10 @@ MISTAKES = {
     "claim of what is skipped": (
         [('than = ["FedAvg"]', 'than = ["FedAvg again @ skewed"]')],
         "claims[0]: all cells that it compares are skipped",
+    ),
+    "claim of a cell against itself": (
+        [('better = ["FedAvg+Disco"]', 'better = ["FedAvg @ alike"]')],
+        "claims[0]: FedAvg @ alike is compared with itself",
     ),
     "claim of opposite directions": (
         [('than = ["FedAvg"]', 'than = ["FedAvg again @ alike"]')],
@@ -190,15 +208,17 @@ def test_mistakes_are_told_in_a_sentence(mistake, tmp_path):
 
 def test_files_that_are_none(tmp_path):
     with pytest.raises(UserError, match="there is no file"):
-        recipes.found([str(tmp_path / "none.toml")])
+        recipes.load(tmp_path / "none.toml")
     with pytest.raises(UserError, match=r"tiny\.toml is not valid TOML"):
         recipes.load(written(tmp_path, "paper = "))
     with pytest.raises(UserError, match="no recipe is called 'exampel'; did you mean 'example'"):
-        recipes.found(["exampel"])
+        recipes.files(["exampel"])
 
 
 def test_recipes_are_found_by_name_pattern_and_path(tmp_path):
     mine = written(tmp_path)
     assert "example" in recipes.names()
-    assert [r.name for r in recipes.found(["example", str(mine), "exam*"])] == ["example", "tiny"], "each once"
+    again = f"{tmp_path}/../{tmp_path.name}/tiny.toml"
+    files = recipes.files(["example", str(mine), "exam*", again])
+    assert [recipes.called(file) for file in files] == ["example", str(mine)], "each once"
     assert [file.stem for file in recipes.files([])] == recipes.names()

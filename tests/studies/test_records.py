@@ -2,12 +2,13 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from tiny_study import made_up_record
 
 from fedbraid.config import from_dict, to_dict
+from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.studies import records
 from fedbraid.studies.identity import config_of, digest
@@ -152,6 +153,30 @@ def test_the_same_run_has_the_same_digest_however_it_is_written():
 def test_what_makes_another_run_makes_another_digest(settings):
     others = [{}, {"method": "prox"}, {"method": "prox+disco(a=0.4)"}, {"rounds": 29}]
     assert digest(config_of(settings)) not in {digest(config_of(other)) for other in others}
+
+
+@dataclass(frozen=True)
+class Calm(Strand):
+    """A strand that FedBraid does not have."""
+
+    most: float = 0.1
+
+    def end(self, w, c):
+        return {"model": w.clamp(max=self.most)}, c.kept
+
+
+def test_a_strand_of_ones_own_is_part_of_what_a_run_is(tmp_path):
+    def known(**settings):
+        return digest(config_of(settings, (Calm,)))
+
+    assert known(method="calm", strands={"calm": {"most": 2}}) == known(method="calm(most=2.0)")
+    assert len({known(method=m) for m in ("fedavg", "calm", "calm(most=1)", "calm+disco", "disco+calm")}) == 5
+    with pytest.raises(UserError, match="no method is called 'calm'"):
+        config_of({"method": "calm"})
+    config = config_of({"method": "calm+disco"}, (Calm,))
+    record = replace(real(), digest=digest(config), config={**to_dict(config), "seed": 4})
+    records.write(tmp_path, record)
+    assert records.read(tmp_path, digest(config), 4) == record, "also where the strand is not known"
 
 
 def test_a_digest_stays_what_it_is():

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from tiny_study import RUNS, timeless, written
 from fedbraid.cli import main
 from fedbraid.studies import recipes
 
+ROOT = Path(__file__).parents[2]
 RECIPE = WITH_PICTURES[: WITH_PICTURES.index("[[pictures]]")]  # they take longer than all else
 
 
@@ -126,8 +128,174 @@ def test_shards_of_the_command_line_merge(fedbraid, reports, tmp_path):
 def test_data_that_is_missing_is_one_line(fedbraid, reports, tmp_path):
     text = RECIPE.replace('name = "digits", samples = 120, test_samples = 60', 'name = "cifar10"')
     code, _, err = fedbraid("run", written(tmp_path, text), "--data-dir", tmp_path)
-    assert code == 0
+    assert code == 1, "nothing of what was asked for could be run"
     assert err.startswith("skipped: 8 runs of 4 cells, because data set 'cifar10' is not in") and err.count("\n") == 1
+
+
+def test_where_some_have_their_data_those_are_run(fedbraid, reports, tmp_path):
+    text = RECIPE.replace("clients = 6 } }\nsmall", 'clients = 6 }, data = { name = "cifar10" } }\nsmall')
+    words = ["run", written(tmp_path, text), "--data-dir", tmp_path, "--seeds", 1]
+    for _ in ("run", "and finished before"):
+        code, _, err = fedbraid(*words, "--only", "FedAvg")
+        assert code == 0 and "skipped: 1 runs of 1 cells" in err
+    assert fedbraid(*words, "--only", "@ alike")[0] == 1
+
+
+CALM = """
+from dataclasses import dataclass
+
+import fedbraid as fb
+
+
+@dataclass(frozen=True)
+class Calm(fb.Strand):
+    most: float = 0.1
+
+    def end(self, w, c):
+        update = w - c.start
+        return {"model": c.start + (self.most / update.norm().clamp(min=1e-12)).clamp(max=1.0) * update}, c.kept
+"""
+
+
+def test_a_strand_of_ones_own_is_run_reported_and_found_again(fedbraid, reports, tmp_path):
+    Path("calm.py").write_text(CALM)
+    text = RECIPE.replace('"fedavg+disco"', '"calm+disco"').replace("a = 0.4 }", "a = 0.4 }, calm = { most = 0.01 }")
+    mine, own = written(tmp_path, text, "mine"), ["--strand", "calm.py:Calm"]
+    code, _, err = fedbraid("check", mine)
+    assert code == 1 and "no method is called 'calm'" in err
+    assert fedbraid("check", mine, *own) == (0, f"mine: 5 cells, {RUNS} runs\n", "")
+    code, out, err = fedbraid("run", mine, *own, "--seeds", 1, "--only", "@ skewed")
+    assert code == 0 and err.count("is recorded") == 2, err
+    configs = [json.loads(file.read_text())["config"] for file in Path("results/runs").glob("*/*.json")]
+    assert {"most": 0.01} in [config.get("strands", {}).get("calm") for config in configs]
+    accuracies = re.search(r"FedAvg\*\* \| (\S+).*FedAvg\+Disco\*\* \| (\S+)", out, re.S).groups()
+    assert accuracies[0] != accuracies[1], "it does something"
+    code, again, err = fedbraid("report", mine, *own, "--seeds", 1)
+    assert code == 0 and again == out and not err
+
+
+def test_the_docs_say_how_a_strand_of_ones_own_takes_part(fedbraid, reports):
+    page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/studies.md", "README.md"))
+    [strand] = [code for code in re.findall(r"```python\n(.*?)```", readme, re.S) if "class Calm" in code]
+    [text] = re.findall(r"```toml recipe\n(.*?)```", page, re.S)
+    [row, command] = re.findall(r"`(set = [^`]*calm[^`]*|fedbraid study [^`]*--strand[^`]*)`", page)
+    Path("mine.py").write_text(strand)
+    Path("mine.toml").write_text(f'{text}\n[[rows]]\nname = "Calm"\n{row}\n')
+    words = shlex.split(command)[2:]
+    code, out, err = fedbraid(*words, "--scale", "small", "--seeds", 1, "--only", "Calm")
+    assert code == 0 and err.count("mine: Calm @") == 2 and "**Calm**" in out, err
+
+
+def offered(out):
+    """The commands under what is missing."""
+    return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("    fedbraid study run ")]
+
+
+def test_the_command_for_what_is_missing_runs_it(fedbraid, reports, tmp_path):
+    Path("calm.py").write_text(CALM)
+    Path("a folder").mkdir()
+    written(Path("a folder"), RECIPE.replace('"fedavg+disco"', '"calm+disco"'), "mine")
+    options = ["--out", "other place", "--strand", "calm.py:Calm", "--scale", "small", "--seeds", 1]
+    code, out, err = fedbraid("run", "a folder/mine.toml", *options, "--only", "FedAvg")
+    assert code == 0, err
+    [command] = offered(out)
+    assert command[:3] == ["study", "run", "a folder/mine.toml"]
+    code, out, err = fedbraid(*command[1:])
+    assert code == 0 and err.count("is recorded") == 2 and not offered(out), err
+    assert not Path("results").exists()
+    code, out, _ = fedbraid("run", "example", "--minutes", 0, "--only", "FedAvg @ β = 0.1", "--seeds", 1)
+    assert code == 3 and offered(out) == [["study", "run", "example", "--seeds", "1", "--resume"]]
+
+
+def told_seeds(name="tiny"):
+    return json.loads(Path(f"results/{name}/results.json").read_text())["seeds"]
+
+
+def test_a_report_has_the_seeds_that_there_are(fedbraid, reports, tmp_path):
+    tiny = written(tmp_path, RECIPE)
+    assert fedbraid("run", tiny, "--seeds", 4, "--only", "FedAvg @ alike")[0] == 0
+    assert told_seeds() == [0, 1, 2, 3]
+    assert fedbraid("report", tiny)[0] == 0 and told_seeds() == [0, 1, 2, 3], "not the recipe's two only"
+    assert fedbraid("run", tiny, "--only", "FedAvg @ skewed")[0] == 0 and told_seeds() == [0, 1, 2, 3]
+    for seeds in (1, 3, 5):
+        assert fedbraid("report", tiny, "--seeds", seeds)[0] == 0
+        assert told_seeds() == list(range(seeds)), "exactly what is asked for"
+
+
+def test_two_recipes_that_would_be_reported_in_one_folder_are_refused(fedbraid, tmp_path):
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        written(Path(folder), RECIPE, "mine")
+    for command in ("run", "report"):
+        code, out, err = fedbraid(command, "a/mine.toml", "b/mine.toml")
+        said = "a/mine.toml and b/mine.toml would both be reported in results/mine; give one file another name"
+        assert (code, out, err) == (2, "", f"error: {said}\n")
+    written(Path("a"), RECIPE, "example")
+    assert "example and a/example.toml would both be" in fedbraid("run", "example", "a/example.toml")[2]
+    assert "would be reported in results/runs" in fedbraid("run", written(tmp_path, RECIPE, "runs"))[2]
+    assert not Path("results").exists()
+    assert fedbraid("check", "a/mine.toml", "b/mine.toml")[0] == 0
+
+
+@pytest.mark.parametrize("place", ["out", "out/sub", "out/runs", "out/unfinished", "out/tiny"])
+@pytest.mark.parametrize("command", ["run", "report"])
+def test_a_place_that_is_none_is_told_before_anything_is_trained(command, place, fedbraid, tmp_path):
+    tiny, file = written(tmp_path, RECIPE), Path(place.removesuffix("/sub"))
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    where = place if place in ("out", "out/sub") else "out"
+    code, out, err = fedbraid(command, tiny, "--out", where)
+    said = f"error: {file} is not a folder, which a study needs there; choose another --out\n"
+    assert (code, out, err) == (2, "", said)
+
+
+def test_a_list_of_a_place_that_is_none(fedbraid):
+    Path("out").touch()
+    assert "out is not a folder" in fedbraid("list", "--out", "out")[2]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_trained(fedbraid, tmp_path, monkeypatch):
+    Path("results").mkdir()
+    monkeypatch.setattr(
+        os, "access", lambda place, mode: mode == os.R_OK or str(place) != "results"
+    )  # who runs the tests may be root
+    code, out, err = fedbraid("run", written(tmp_path, RECIPE))
+    assert (code, out, err) == (2, "", "error: nothing can be written to results; choose another --out\n")
+
+
+CALCULATED = """
+paper = "made up"
+item = "Table 2"
+title = "Sums"
+metric = "calculated"
+calculation = "sums"
+base = { a = 1 }
+rows = [{ name = "sum" }]
+columns = [{ name = "b = 1", set = { b = 1 } }]
+"""
+
+
+def test_what_is_calculated_is_reported_with_all_that_were_begun(fedbraid, reports, monkeypatch, tmp_path):
+    (tmp_path / "recipes").mkdir()
+    monkeypatch.setattr(recipes, "HERE", tmp_path / "recipes")
+    monkeypatch.setitem(recipes.CALCULATIONS, "sums", lambda settings, seed: 3.0)
+    written(recipes.HERE, RECIPE, "one")
+    written(recipes.HERE, CALCULATED, "sums")
+    nothing = "nothing of any study is finished in results; `fedbraid study run NAME` runs one\n"
+    assert fedbraid("report") == (0, "", nothing) and not Path("results").exists()
+    assert fedbraid("run", "sums")[0] == 0
+    Path("results/sums/table.md").unlink()
+    code, out, err = fedbraid("report")
+    assert code == 0 and not err and out.count("report: ") == 1 and Path("results/sums/table.md").exists()
+
+
+def test_a_row_that_only_some_recipes_have_is_run_of_those(fedbraid, reports, tmp_path):
+    one, other = written(tmp_path, RECIPE), written(tmp_path, RECIPE.replace('"FedAvg again"', '"Other"'), "other")
+    code, out, err = fedbraid("run", one, other, "--only", "Other", "--seeds", 1)
+    assert code == 0 and err.count("is recorded") == 1 and out.count("report: ") == 1, err
+    assert Path("results/other").is_dir() and not Path("results/tiny").exists()
+    code, _, err = fedbraid("run", one, other, "--only", "Othr")
+    assert code == 2 and "error: tiny: no row is called 'Othr'" in err
 
 
 @pytest.mark.parametrize(
@@ -137,6 +305,8 @@ def test_data_that_is_missing_is_one_line(fedbraid, reports, tmp_path):
         (["run", "example", "--only", "FedAv"], "no row is called 'FedAv'; did you mean 'FedAvg'?"),
         (["run", "example", "--set", "runds=3"], "no setting is called 'runds'"),
         (["run", "example", "--set", "rounds"], "--set takes key=value"),
+        (["run", "example", "--set", "method=fedavg"], "--set method has no place here: the recipe says the method"),
+        (["report", "example", "--set", "seed=3"], "--set seed has no place here: the recipe says how many seeds"),
         (["run", "example", "--shard", "x"], "--shard takes a part such as 1/4"),
         (["report", "nothing.toml"], "there is no file nothing.toml"),
     ],

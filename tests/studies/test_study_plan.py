@@ -4,9 +4,9 @@ import pytest
 from tiny_study import RECIPE, RUNS, runs_of, written
 
 from fedbraid.errors import UserError
-from fedbraid.studies import recipes
+from fedbraid.studies import recipes, records
 from fedbraid.studies.conduct import state
-from fedbraid.studies.plan import Changes, missing_data, planned, selected, shard, table
+from fedbraid.studies.plan import Changes, as_recorded, missing_data, planned, selected, shard, table
 
 
 @pytest.fixture
@@ -82,6 +82,43 @@ def test_only_what_is_not_there(only, kind, tiny):
         planned([table(tiny)], [only])
 
 
+def test_what_one_of_several_recipes_has_is_enough(tiny, tmp_path):
+    other = recipes.load(written(tmp_path, RECIPE.replace('"FedAvg again"', '"Other"'), "other"))
+    tables = [table(tiny), table(other)]
+    assert {run.cells for run in planned(tables, ["Other @ alike"])} == {("other: Other @ alike",)}
+    assert selected(tables[0], ["Other"]) == []
+    both = planned(tables, ["FedAvg again @ alike", "Other @ alike"])
+    assert {run.cells for run in both} == {("tiny: FedAvg again @ alike", "other: Other @ alike")}
+    with pytest.raises(UserError, match=r"tiny: no row is called 'Neither'.* \(nor is there one in 1 other recipes\)"):
+        planned(tables, ["Other", "Neither"])
+    with pytest.raises(UserError, match=r"^tiny: no row is called 'Other'"):
+        planned(tables[:1], ["Other"])
+
+
+@pytest.mark.parametrize("setting", ["method=fedavg", "method='fedprox(mu=1)'", "seed=3"])
+def test_what_rows_and_seeds_say_cannot_be_set(setting, tiny):
+    key = setting.partition("=")[0]
+    with pytest.raises(UserError, match=f"^--set {key} has no place here: the recipe says"):
+        table(tiny, Changes(settings=(setting,)))
+
+
+def test_a_table_has_as_many_seeds_as_some_cell_has_records(tiny, tmp_path):
+    some = table(tiny)
+    run = planned([some])[-1]
+
+    def recorded(*seeds):
+        for seed in seeds:
+            path = records.path_of(tmp_path, run.digest, seed)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return as_recorded(some, tmp_path).seeds
+
+    assert recorded() == recorded(0) == some.seeds == (0, 1)
+    assert recorded(1, 2, 4) == (0, 1, 2), "those from 0 on"
+    assert recorded(3) == (0, 1, 2, 3, 4)
+    assert as_recorded(table(tiny, Changes(seeds=9)), tmp_path).seeds == tuple(range(9))
+
+
 def test_changes_make_other_runs_except_for_seeds_and_device(tiny):
     def digests(**changes):
         return {run.digest for run in planned([table(tiny, Changes(**changes))])}
@@ -149,3 +186,4 @@ def test_what_is_calculated_is_given_neither_rounds_nor_a_device(tmp_path, monke
     changes = Changes(rounds=3, device="cpu", settings=("a=2",))
     made = table(recipes.load(written(tmp_path, text)), changes)
     assert made.cells["sum", "b = 1"].settings == {"a": 2, "b": 1}
+    assert as_recorded(made, tmp_path).seeds == made.seeds == (0, 1, 2)

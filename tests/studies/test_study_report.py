@@ -31,6 +31,7 @@ from fedbraid.studies.reporting.machines import duration, origins
 from fedbraid.studies.reporting.markdown import to_markdown
 from fedbraid.studies.reporting.notes import told_of
 from fedbraid.studies.reporting.page import page
+from fedbraid.studies.reporting.pictures import reading
 from fedbraid.studies.reporting.shared import NOT_TOLD, nested, sharing, to_toml
 from fedbraid.studies.reporting.tidy import to_json
 from fedbraid.studies.reporting.words import signed, spread
@@ -105,7 +106,7 @@ def test_the_claims_numbers(written: Path) -> None:
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
     made = recipe(pictures=PICTURES[3:])
-    one, two = (write_report(made, results(made), tmp_path / name) for name in ("one", "two"))
+    one, two = (write_report(made, results(made), tmp_path / name / made.name) for name in ("one", "two"))
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
@@ -190,6 +191,47 @@ def test_latex_has_the_numbers(written: Path) -> None:
     assert r"\quad difference & +0.27 & $-$4.50 \dag{} \\" in text
     assert r"\caption{made, Table 1: Two methods \& 50 \% of" in text
     assert r"\begin{tabular}{lrr}" in text
+
+
+def caption(text: str) -> str:
+    [found] = re.findall(r"\\caption\{(.*)\}\n", text)
+    return found
+
+
+def test_the_caption_says_what_is_shown_and_no_more() -> None:
+    told = account(recipe(), results())
+    assert caption(to_latex(told)) == (
+        r"made, Table 1: Two methods \& 50 \% of \textless{}clients\textgreater{}. Best test accuracy of any round in "
+        r"\%; mean $\pm$ sample standard deviation over 3 seeds. Differences are ours minus the paper's, \dag{} where "
+        "larger than both standard deviations."
+    )
+    assert caption(to_latex(account(recipe(), some()))).endswith("deviations. 1 of 4 cells is missing.")
+    one = account(recipe(numbers={}), results(seeds=[0], courses={AVG_1: {0: (0.5,)}}, variant="--rounds 1"))
+    assert "Run with -{}-rounds 1, which is not the paper's setting. Best test accuracy of any round in" in to_latex(
+        one
+    )
+    assert caption(to_latex(one)).endswith(r"in \%; one seed. 3 of 4 cells are missing.")
+    lines = [replace(recipe().columns[0], name=f"after {n}", metric=f"at(round={n})") for n in (1, 2, 3, 4)]
+    several = recipe(columns=tuple(lines), overrides=(), numbers={}, claims=())
+    assert "Numbers of several kinds, as rows and columns say; mean" in to_latex(account(several, results(several)))
+
+
+def test_the_caption_names_data_that_is_missing_and_not_where_it_would_be() -> None:
+    skip = Override(("FedAvg",), ("β = 0.5",), skip="the paper has no such cell")
+    made = recipe(overrides=(skip,))
+    told = account(made, results(made, {AVG_1: COURSES[AVG_1]}, {DISCO_5: "data set 'x' is not in /home/me/data"}))
+    assert "/home/me/data" not in to_latex(told) and "/home/me/data" in to_markdown(told)
+    assert caption(to_latex(told)).endswith("2 of 3 cells are missing, 1 of them for lack of data (digits).")
+    alone = account(made, results(made, {**COURSES}, {DISCO_5: "not here"}))
+    assert caption(to_latex(alone)).endswith("1 of 3 cells is missing, for lack of data (digits).")
+
+
+def test_tables_that_were_run_otherwise_are_labelled_otherwise(tmp_path: Path) -> None:
+    labels = []
+    for folder in ("made-table1", "made-table1-small-local.epochs=2"):
+        write_report(recipe(), results(), tmp_path / folder)
+        labels += re.findall(r"\\label\{(.*)\}", (tmp_path / folder / "table.tex").read_text(encoding="utf-8"))
+    assert labels == ["tab:made-table1", "tab:made-table1-small-local-epochs-2"]
 
 
 # --- HTML
@@ -309,6 +351,15 @@ def test_the_commands_that_would_run_what_is_missing(there: set[tuple[str, str]]
     courses = {place: COURSES[place] for place in there}
     made = recipe(seeds=2)
     assert commands(made, results(made, courses, variant="--scale small")) == expected
+
+
+def test_the_commands_say_how_the_recipe_was_asked_for(tmp_path: Path) -> None:
+    call = "'my folder/mine.toml' --out other"
+    write_report(recipe(), results(courses={}), tmp_path, call)
+    expected = f"fedbraid study run {call} --resume"
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["missing"] == [expected]
+    for name in ("table.md", "report.html"):
+        assert expected in (tmp_path / name).read_text(encoding="utf-8").replace("&#x27;", "'").replace("&#39;", "'")
 
 
 def test_a_report_of_nothing(tmp_path: Path) -> None:
@@ -561,6 +612,43 @@ def test_curves_show_the_mean_and_the_span_of_the_seeds() -> None:
     assert second.get_ydata() == pytest.approx(courses.mean(axis=0))
     heights = panels[1].collections[1].get_paths()[0].vertices[:, 1]
     assert {round(float(y), 6) for y in heights} == {round(float(y), 6) for y in (*courses.min(0), *courses.max(0))}
+
+
+def rising(first: float, rounds: int = 20) -> tuple[float, ...]:
+    """Accuracies that begin at `first` and have nearly all they get after a tenth of the rounds."""
+    return tuple(first if number <= rounds // 10 else 0.8 + 0.001 * number for number in range(1, rounds + 1))
+
+
+def panels_of(courses: dict[tuple[str, str], Any]) -> tuple[Any, Any]:
+    made = recipe()
+    found = results(made, courses)
+    wanted = asked(PICTURES[0], made, found, entries(made, found))
+    return wanted, curves(wanted).axes
+
+
+def test_early_rounds_do_not_hide_what_differs() -> None:
+    low = (*rising(0.1)[:-1], 0.75)  # a seed that falls back at the end is seen
+    wanted, (early, late) = panels_of({AVG_1: {0: rising(0.1), 1: low}, DISCO_1: {0: rising(0.2)}, AVG_5: {0: low[5:]}})
+    assert early.get_ylim() == pytest.approx((75 - 0.35, 82 + 0.35))
+    assert early.get_lines()[0].get_ydata()[0] == pytest.approx(10), "drawn, but out of sight"
+    assert late.get_ylim()[0] < 75 and late.get_ylim()[1] > 81.9, "nothing to cut"
+    assert reading(wanted).endswith("to the highest seed. Lower values of the first rounds are cut off.")
+
+
+@pytest.mark.parametrize(
+    "course",
+    [rising(0.8025), rising(0.9), rising(0.1, 9), (0.1, *(nan,) * 19)],
+    ids=["alike", "higher", "few", "lost"],
+)
+def test_where_early_rounds_are_like_the_others_nothing_is_cut_off(course: tuple[float, ...]) -> None:
+    wanted, (axes,) = panels_of({AVG_1: {0: course}})
+    assert axes.get_ylim()[0] <= 100 * np.nanmin(course)
+    assert "cut off" not in reading(wanted)
+
+
+def test_a_course_that_stays_where_it_is_has_a_panel_with_room() -> None:
+    _, (axes,) = panels_of({AVG_1: {0: (0.1, *(0.8,) * 19)}})
+    assert axes.get_ylim() == pytest.approx((80 - 3.5, 80 + 3.5))
 
 
 def test_curves_over_bytes() -> None:

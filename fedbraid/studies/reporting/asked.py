@@ -43,6 +43,10 @@ class Asked:
         found = self.entries[place].paper
         return found if found and isfinite(found.mean) else Number(nan)
 
+    def panel(self, column: str) -> list[Course]:
+        """The courses that are drawn in a column's panel."""
+        return [self.courses[row, column] for row in self.rows if (row, column) in self.courses]
+
     @property
     def label(self) -> str:
         """What its numbers are, in words: those that the cells' metrics begin with, where they differ."""

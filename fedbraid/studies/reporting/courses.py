@@ -37,6 +37,30 @@ AXES: dict[str, Callable[[Record], Sequence[float]]] = {
 """What a course may go by: its value after each round."""
 
 
+EARLY, ROOM = 10, 0.05
+"""The first of so many parts of a course is early; the share of a panel's height that is left free at its ends."""
+
+
+def heights(courses: Sequence[Course]) -> tuple[float, float] | None:
+    """From where to where a panel must reach to show what these differ in once they have begun.
+
+    None where that is all there is: nothing of the first tenth of their rounds lies below the rest.
+    """
+    lowest = _finite([course.low for course in courses])
+    later = _finite([course.low[course.low.size // EARLY :] for course in courses])
+    highest = _finite([course.high for course in courses])
+    if not later.size or not highest.size:
+        return None
+    bottom, top, least = float(later.min()), float(highest.max()), float(lowest.min())
+    room = ROOM * ((top - bottom) or (top - least))
+    return (bottom - room, top + room) if least < bottom - room else None
+
+
+def _finite(parts: Sequence[Floats]) -> Floats:
+    together: Floats = np.concatenate([np.empty(0), *parts])
+    return together[np.isfinite(together)]
+
+
 def course_of(records: Sequence[Record], of: str, by: str = "round") -> Course | None:
     """The course of `of`, at the rounds that every seed has: a mean over changing seeds would jump by itself."""
     if by not in AXES:

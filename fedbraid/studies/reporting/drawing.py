@@ -13,7 +13,7 @@ from fedbraid.report.style import LIGHT, NORMAL, SMALL, Theme, blank, dressed, l
 from fedbraid.report.words import byte_unit, shortened
 from fedbraid.studies.metrics import is_share
 from fedbraid.studies.reporting.asked import Asked
-from fedbraid.studies.reporting.courses import Course
+from fedbraid.studies.reporting.courses import Course, heights
 from fedbraid.studies.reporting.words import number, pattern
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ def curves(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
             if course.seeds > 1:
                 low, high = scale * course.low, scale * course.high
                 axes.fill_between(x, low, high, color=drawn["color"], alpha=0.16, linewidth=0)
+        shown = heights(asked.panel(column))
+        if shown:
+            axes.set_ylim(scale * shown[0], scale * shown[1])
         if asked.picture.x == "round" and not asked.picture.log_x:
             whole_numbers(axes)
         else:

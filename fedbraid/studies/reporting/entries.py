@@ -104,11 +104,15 @@ def findings(recipe: Recipe, results: Results) -> list[Finding]:
     return [judged(claim, samples, rows, columns) for claim in recipe.claims]
 
 
-def commands(recipe: Recipe, results: Results) -> list[str]:
-    """What would run the cells that are missing: one command for all of them, or one for each row."""
+def commands(recipe: Recipe, results: Results, call: str = "") -> list[str]:
+    """What would run the cells that are missing: one command for all of them, or one for each row.
+
+    `call` is what `study run` is given to find the recipe, its strands and its runs, if that is more than its name.
+    """
     wanted = {place: cell for place, cell in results.cells.items() if cell.missing and not cell.skipped}
     options = [f"--seeds {len(results.seeds)}"] if len(results.seeds) != recipe.seeds else []
-    begin = " ".join(["fedbraid study run", shlex.quote(recipe.name), *filter(None, [results.variant]), *options])
+    called = call or shlex.quote(recipe.name)
+    begin = " ".join(["fedbraid study run", called, *filter(None, [results.variant]), *options])
     there = [place for place, cell in results.cells.items() if not cell.skipped]
     if set(there) == set(wanted):
         return [f"{begin} --resume"] if wanted else []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fedbraid.report.words import NOTHING, printable
 from fedbraid.studies.reporting.account import Account
+from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.reporting.words import MARK, MINUS
 
 SPECIAL = {
@@ -51,8 +52,11 @@ def escaped(raw: str) -> str:
     return letters.replace("--", "-{}-")  # two hyphens are two, as in an option of a command
 
 
-def to_latex(told: Account) -> str:
-    """A floating table: a line for our numbers, and two more where the paper has some."""
+def to_latex(told: Account, label: str = "") -> str:
+    """A floating table: a line for our numbers, and two more where the paper has some.
+
+    It is labelled by the recipe's name, or by `label`: tables that were run otherwise may stand in one document.
+    """
     body: list[str] = []
     for row in told.recipe.rows:
         mine = told.row(row)
@@ -60,14 +64,13 @@ def to_latex(told: Account) -> str:
         if any(entry.paper for entry in mine):
             body.append(_line("paper", [told.paper(entry) for entry in mine], indent=True))
             body.append(_line("difference", [told.difference(entry) for entry in mine], indent=True))
-    caption = escaped(" ".join([f"{told.title}.", *map(_sentence, [*told.warnings, *told.notes])]))
     return "\n".join(
         [
             r"% needs \usepackage{booktabs}",
             r"\begin{table}",
             r"\centering\small",
-            rf"\caption{{{caption}}}",
-            rf"\label{{tab:{_label(told.recipe.name)}}}",
+            rf"\caption{{{escaped(_caption(told))}}}",
+            rf"\label{{tab:{_label(label or told.recipe.name)}}}",
             rf"\begin{{tabular}}{{l{'r' * len(told.columns)}}}",
             r"\toprule",
             _line("", told.columns),
@@ -79,6 +82,49 @@ def to_latex(told: Account) -> str:
             "",
         ]
     )
+
+
+def _caption(told: Account) -> str:
+    """What is shown, what the numbers are, and how many are missing; the rest is told in the report."""
+    variant, some = told.results.variant, told.entries.values()
+    parts = [f"{told.title}."]
+    if variant:
+        parts.append(f"Run with {variant}, which is not the paper's setting.")
+    parts.append(_numbers(told))
+    if any(entry.difference is not None for entry in some):
+        parts.append(f"Differences are ours minus the paper's, {MARK} where larger than both standard deviations.")
+    return " ".join([*parts, *_missing(told)])
+
+
+def _numbers(told: Account) -> str:
+    entries = [entry for entry in told.entries.values() if not _left_out(told, entry)]
+    kinds = list(dict.fromkeys(f"{e.metric.label}{' in %' if e.scale == 100.0 else ''}" for e in entries))
+    words = "; ".join(kinds) if len(kinds) <= MOST_KINDS else "numbers of several kinds, as rows and columns say"
+    seeds = len(told.results.seeds)
+    spread = f"mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return f"{words[:1].upper()}{words[1:]}; {spread}."
+
+
+MOST_KINDS = 3
+"""Metrics that a caption names."""
+
+
+def _missing(told: Account) -> list[str]:
+    """How many cells have no number that should have one, and which data would be needed, wherever it is kept."""
+    wanted = {place: entry for place, entry in told.entries.items() if not _left_out(told, entry)}
+    absent = [place for place, entry in wanted.items() if not entry.values]
+    configs = [told.results.cells[place].settings for place in absent if wanted[place].skipped]
+    data = dict.fromkeys(config.data.name for config in configs if config)
+    if not absent:
+        return []
+    some = f"{len(configs)} of them " if len(configs) < len(absent) else ""
+    because = f", {some}for lack of data ({', '.join(data)})" if data else ""
+    return [f"{len(absent)} of {len(wanted)} cells {'is' if len(absent) == 1 else 'are'} missing{because}."]
+
+
+def _left_out(told: Account, entry: Entry) -> bool:
+    """Whether the recipe itself says that there is no such cell."""
+    return entry.skipped in {override.skip for override in told.recipe.overrides if override.skip}
 
 
 def _line(name: str, cells: Sequence[str], *, indent: bool = False) -> str:
@@ -119,7 +165,3 @@ def _greek(name: str, *, capital: bool) -> str:
 
 def _label(name: str) -> str:
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)
-
-
-def _sentence(note: str) -> str:
-    return note[:1].upper() + note[1:].rstrip(".") + "."

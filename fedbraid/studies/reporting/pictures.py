@@ -13,6 +13,7 @@ from fedbraid.studies.metrics import is_share
 from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.reporting.asked import Asked, asked
+from fedbraid.studies.reporting.courses import heights
 from fedbraid.studies.reporting.drawing import bars, curves, line
 from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.results import Results
@@ -50,7 +51,9 @@ def reading(wanted: Asked) -> str:
     picture = wanted.picture
     if picture.kind == "curves":
         several = any(course.seeds > 1 for course in wanted.courses.values())
-        return _about_curves(picture) + (" The band reaches from the lowest to the highest seed." if several else "")
+        band = " The band reaches from the lowest to the highest seed." if several else ""
+        cut = any(heights(wanted.panel(column)) for column in wanted.columns)
+        return _about_curves(picture) + band + (" Lower values of the first rounds are cut off." if cut else "")
     theirs = any(isfinite(wanted.paper(entry.place).mean) for entry in wanted.shown)
     if picture.kind == "line":
         paper = " Hollow marks are the paper's." if theirs else ""
