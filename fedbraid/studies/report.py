@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from fedbraid.files import write_bytes
 from fedbraid.studies.recipe import Recipe
 from fedbraid.studies.reporting.account import account
-from fedbraid.studies.reporting.entries import commands
 from fedbraid.studies.reporting.latex import to_latex
 from fedbraid.studies.reporting.markdown import to_markdown
 from fedbraid.studies.reporting.page import page
@@ -20,7 +18,7 @@ from fedbraid.studies.results import Results
 
 def write_report(recipe: Recipe, results: Results, out: Path, call: str = "") -> list[Path]:
     """Write the report into `out`; the paths of what was written. `call` is what `study run` is given for it."""
-    told = replace(account(recipe, results), commands=tuple(commands(recipe, results, call)))
+    told = account(recipe, results, call)
     drawn = pictures(recipe, results, told.entries)
     contents = {
         "table.md": to_markdown(told).encode(),

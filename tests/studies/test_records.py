@@ -173,7 +173,7 @@ def test_a_strand_of_ones_own_is_part_of_what_a_run_is(tmp_path):
     assert len({known(method=m) for m in ("fedavg", "calm", "calm(most=1)", "calm+disco", "disco+calm")}) == 5
     with pytest.raises(UserError, match="no method is called 'calm'"):
         config_of({"method": "calm"})
-    config = config_of({"method": "calm+disco"}, (Calm,))
+    config = config_of({"method": "calm+disco", "rounds": 3}, (Calm,))
     record = replace(real(), digest=digest(config), config={**to_dict(config), "seed": 4})
     records.write(tmp_path, record)
     assert records.read(tmp_path, digest(config), 4) == record, "also where the strand is not known"

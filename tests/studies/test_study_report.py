@@ -311,7 +311,7 @@ def test_missing_cells_are_told_with_how_to_run_them() -> None:
     assert (found[AVG_5]["missing"], found[AVG_5]["ours"], found[AVG_1]["missing"]) == ([0, 1, 2], None, [0, 2])
     (claim,) = told.findings
     assert claim.verdict == "undecided"
-    assert told_of(claim, 2).startswith("so far undecided, of 1 of 2 pairs; mean difference")
+    assert told_of(claim, 2).startswith("with 1 of 2 pairs run it is undecided; mean difference")
 
 
 def test_a_number_that_the_log_does_not_have_is_not_waited_for() -> None:
@@ -328,7 +328,7 @@ def test_a_claim_of_which_a_part_was_run() -> None:
     (claim,) = told.findings
     assert (claim.verdict, claim.so_far) == ("undecided", "holds")
     assert told.headline.startswith("The claim is undecided. As far as it was run, 1 holds.")
-    assert told_of(claim, 2).startswith("so far it holds, of 1 of 2 pairs; mean difference")
+    assert told_of(claim, 2).startswith("with 1 of 2 pairs run it holds; mean difference")
     assert to_json(told)["claims"][0]["so_far"] == "holds"
 
 

@@ -53,7 +53,8 @@ class Account:
         return difference(entry, self.recipe.digits)
 
 
-def account(recipe: Recipe, results: Results) -> Account:
+def account(recipe: Recipe, results: Results, call: str = "") -> Account:
+    """All that is told. `call` is what `study run` is given, if that is more than the recipe's name."""
     shown, found = entries(recipe, results), findings(recipe, results)
     return Account(
         recipe,
@@ -63,7 +64,7 @@ def account(recipe: Recipe, results: Results) -> Account:
         headline(shown, found, results.variant),
         tuple(warnings(recipe, results, shown)),
         tuple(notes(recipe, results, shown)),
-        tuple(commands(recipe, results)),
+        tuple(commands(recipe, results, call)),
         sharing(results),
         tuple(origins(results)),
     )

@@ -113,8 +113,7 @@ def told_of(finding: Finding, digits: int) -> str:
     parts.append(f"{finding.agreeing} of {_count(len(finding.pairs), 'pair')} on the claimed side")
     if finding.missing:
         run, pairs = len(finding.pairs), len(finding.pairs) + len(finding.missing)
-        so_far = "undecided" if finding.so_far == "undecided" else f"it {finding.so_far}"
-        parts.insert(0, f"so far {so_far}, of {run} of {_count(pairs, 'pair')}")
+        parts.insert(0, f"with {run} of {_count(pairs, 'pair')} run it {WORDS[finding.so_far][0]}")
     unreached = sum(pair.unreached for pair in finding.pairs)
     if unreached:
         parts.append(
