@@ -79,7 +79,8 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     there = [entry for entry in entries.values() if entry.values]
     told = _about_metrics(recipe, entries)
     if any(len(entry.values) > 1 for entry in there):
-        told.append(f"± sample standard deviation over {_count(len(results.seeds), 'seed')}")
+        fewer = " where no other number stands beside it" if any(entry.missing for entry in there) else ""
+        told.append(f"± sample standard deviation over {_count(len(results.seeds), 'seed')}{fewer}")
     elif there:
         told.append("one seed: no spread known")
     if any(entry.paper for entry in entries.values()):
