@@ -17,6 +17,7 @@ from fedbraid.errors import UserError
 
 if TYPE_CHECKING:
     from fedbraid.core.strand import Strand
+    from fedbraid.studies.conduct import State
     from fedbraid.studies.plan import Changes, Table
 
 study_app = typer.Typer(
@@ -153,6 +154,11 @@ def study_run(
                 "reports": written,
             }
         )
+    _end(after)
+
+
+def _end(after: State) -> None:
+    """What is left is told, and by the exit code too."""
     if after.refused:
         _say(err, f"{len(after.refused)} runs cannot be run as they are asked for")
     if after.pending:

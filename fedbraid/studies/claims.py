@@ -32,6 +32,7 @@ from fedbraid.studies.recipe import Claim
 
 CONFIDENCE = 0.95
 ROUNDING = 1e-9
+"""Differences below this, relative to the numbers if those are large, are none."""
 RELATIVE = "% of the other's mean"
 """What differences are counted in where a claim has pairs of several kinds, such as accuracies and bytes."""
 

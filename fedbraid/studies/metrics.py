@@ -226,9 +226,9 @@ def _until(
 
     def given(other: Record) -> Metric:
         found = goal.read(other)
-        return (
-            Metric(words, _none) if found is None or math.isnan(found) else _until(name, found, "", of, better, spent)
-        )
+        if found is None or math.isnan(found):
+            return Metric(words, _none)
+        return _until(name, found, "", of, better, spent)
 
     if target is None:
         label = f"{words} until the {of} is the best of {row}"
