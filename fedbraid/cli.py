@@ -132,6 +132,7 @@ def compare(
     from fedbraid.cli_input import load_strands, resolved
     from fedbraid.report.headline import caveats, headline
     from fedbraid.report.table import comparison, to_json, to_rich
+    from fedbraid.runs import RunDirectory
 
     chosen = resolved(
         config,
@@ -144,7 +145,7 @@ def compare(
     )
     where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
     places = [api.place_of(where, m, seed) for m in method for seed in range(chosen.seed, chosen.seed + seeds)]
-    left = sum(not (place / "summary.json").exists() for place in places)
+    left = sum(RunDirectory(place).reached < chosen.rounds for place in places)
     with interruptible(), cli_show.progress(err, left * chosen.rounds) as on_round:
         done = api.compare(
             *method,

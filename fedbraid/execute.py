@@ -178,6 +178,13 @@ class Recording(Generic[Some]):
                 f"{self.directory.path} already holds a run; add --resume to continue it, or choose another --out"
             )
         self.directory.check_same(self.config)
+        ended = self.directory.config().rounds
+        if self.directory.reached == ended < self.config.rounds:
+            for strand in (s for s in self.experiment.chain if s.concludes(ended)):
+                raise UserError(
+                    f"{self.directory.path} ended after {ended} rounds, and the last round of {strand.name} is unlike "
+                    f"the others: it cannot go on to {self.config.rounds}; begin anew in another directory"
+                )
 
     def open(self) -> None:
         """Begin, or go on from the last checkpoint."""
@@ -186,6 +193,8 @@ class Recording(Generic[Some]):
         if self.directory.started:
             self.directory.load(self.experiment)
             self.saved = self.experiment.server.round
+            if self.directory.config().rounds < self.config.rounds:
+                self.directory.lengthen(self.config)
         else:
             self.directory.begin(self.config)
         self.rounds = self.directory.rounds()

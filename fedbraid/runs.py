@@ -47,6 +47,11 @@ class RunDirectory:
         return (self.path / "config.toml").exists()
 
     @property
+    def reached(self) -> int:
+        """The round of the last checkpoint."""
+        return int(self._checkpoint()["round"]) if (self.states / CHECKPOINT).exists() else 0
+
+    @property
     def log(self) -> Path:
         return self.path / "rounds.jsonl"
 
@@ -57,11 +62,18 @@ class RunDirectory:
         """A new run: its configuration first, so that it can be resumed from the start on."""
         write_text(self.path / "config.toml", to_toml(config))
 
+    def lengthen(self, config: Config) -> None:
+        """The run goes on for more rounds than it was begun with."""
+        (self.path / "summary.json").unlink(missing_ok=True)  # before that: it is of a run that is over
+        write_text(self.path / "config.toml", to_toml(config))
+
     def check_same(self, config: Config) -> None:
-        """A run is resumed with the configuration it was begun with."""
+        """A run is resumed with the configuration it was begun with, or with more rounds."""
         mine, theirs = flat(to_dict(self.config())), flat(to_dict(config))
         if mine["engine.kind"] == "auto":  # as it was written before the engine was chosen by trials
             mine["engine.kind"] = theirs["engine.kind"]
+        if mine["rounds"] < theirs["rounds"]:
+            mine["rounds"] = theirs["rounds"]
         for key in sorted((mine.keys() | theirs.keys()) - WHERE):
             if mine.get(key) != theirs.get(key):
                 raise UserError(

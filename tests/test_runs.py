@@ -266,7 +266,7 @@ def test_a_checkpoint_leaves_no_other_files_behind(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"rounds": 9}, "rounds"),
+        ({"rounds": 7}, "rounds"),
         ({"seed": 1}, "seed"),
         ({"optimizer": {"momentum": 0.6}}, "optimizer.momentum"),
         ({"optimizer": {"momentum": 0.5, "lr": 0.2}}, "optimizer.lr"),
@@ -280,6 +280,63 @@ def test_resuming_with_other_settings_is_refused_by_name(tmp_path, settings, key
     with pytest.raises(fb.UserError, match=rf"was begun with {key} = .*resume it with the same settings"):
         record(tmp_path, **{"method": METHOD, **settings})
     assert (tmp_path / "rounds.jsonl").read_bytes() == before
+
+
+# --- made longer
+
+
+def test_a_finished_run_goes_on_as_if_it_had_been_longer_from_the_start(whole, tmp_path):
+    record(tmp_path, rounds=6)
+    seen = []
+    record(tmp_path, on_round=lambda line, config: seen.append(line["round"]))
+    assert seen == [7, 8]
+    assert left_on_disk(tmp_path) == whole()
+    assert RunDirectory(tmp_path).config().rounds == 8
+
+
+def test_a_run_that_is_not_finished_goes_on_for_longer_too(whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crashing(patch, 20, dead=True)
+        record(tmp_path, rounds=7)  # would end in the middle of a period
+    assert 0 < RunDirectory(tmp_path).reached < 7
+    record(tmp_path)
+    assert left_on_disk(tmp_path) == whole()
+
+
+def test_a_crash_while_a_run_is_made_longer_loses_nothing(whole, tmp_path, monkeypatch):
+    record(tmp_path / "calls", rounds=6)
+    with monkeypatch.context() as patch:
+        calls = crashing(patch, -1, dead=False)
+        record(tmp_path / "calls")
+    for at in range(calls.index("replace") + 4):
+        place = tmp_path / str(at)
+        record(place, rounds=6)
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crashing(patch, at, dead=True)
+            record(place)
+        record(place)
+        assert left_on_disk(place) == whole(), f"after a crash in {calls[at]}, operation {at}"
+
+
+def test_a_run_whose_last_round_is_unlike_the_others_ends_there(tmp_path):
+    record(tmp_path, rounds=7)
+    before = left_on_disk(tmp_path)
+    with pytest.raises(fb.UserError, match="ended after 7 rounds, and the last round of skip is unlike the others"):
+        record(tmp_path)
+    assert left_on_disk(tmp_path) == before
+    record(tmp_path, rounds=7)
+
+
+def test_the_runs_of_a_comparison_are_made_longer_together(tmp_path):
+    methods = ["fedavg", "fedprox"]
+    long = recorded.compared(tmp_path / "long", methods, rounds=4)
+    recorded.compared(tmp_path / "short", methods, rounds=2)
+    grown = recorded.compared(tmp_path / "short", methods, rounds=4)
+    for one, other in zip(long.runs, grown.runs, strict=True):
+        assert [line["round"] for line in other.rounds] == [1, 2, 3, 4]
+        assert one.summary["last"] == other.summary["last"]
+        for mine, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
 def test_a_directory_with_a_run_is_not_written_to_unless_resuming_is_asked_for(tmp_path):

@@ -227,6 +227,10 @@ class Strand:
         """For the accountant: noise over sensitivity, and how often a client's data are released in so many rounds."""
         return 0.0, 0
 
+    def concludes(self, rounds: int) -> bool:
+        """Whether the last of so many rounds is unlike one before it, so that a finished run cannot be made longer."""
+        return False
+
     # --- server to client
     def send(self, r: Round) -> Tree | PerClient:
         """What to send besides the model. "model" (and "buffers") here replace the model that is sent."""

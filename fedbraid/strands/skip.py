@@ -33,6 +33,9 @@ class Skip(Strand):
     def claims(self) -> tuple[str, ...]:
         return ("choose the model that is sent",)
 
+    def concludes(self, rounds: int) -> bool:
+        return self.final_aggregate and rounds % self.every != 0
+
     def send(self, r: Round) -> Tree | PerClient:
         if not r.kept:  # averaged last round: everybody starts from the global model
             return {}
@@ -46,7 +49,8 @@ class Skip(Strand):
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
         assert r.replies is not None and r.weights is not None
-        if (r.number + 1) % self.every == 0 or (r.last and self.final_aggregate):
+        done = r.number + 1
+        if done % self.every == 0 or (r.last and self.concludes(done)):
             return delta, {}
         order = torch.as_tensor(r.rng.permutation(len(r.cohort)), device=delta.device)  # eq. 4: shuffled models
         samples = r.cohort.sizes.sum() + (r.kept["seen"].sum() if r.kept else 0)
