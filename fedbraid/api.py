@@ -9,11 +9,12 @@ from functools import reduce
 from operator import add
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
-from fedbraid import methods
+from fedbraid import methods, variants
 from fedbraid.config import Config, from_dict, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
@@ -23,6 +24,7 @@ from fedbraid.execute import OnRound, Request, execute
 from fedbraid.experiment import Given, check_needs
 from fedbraid.results import Comparison, Run
 from fedbraid.runs import RunDirectory
+from fedbraid.variants import Values
 
 Method = str | Strand | type[Strand] | Chain
 
@@ -96,14 +98,33 @@ def compare(
     data_dir: str | PathLike[str] | None = None,
     on_round: OnRound | None = None,
     together: bool = True,
+    vary: Values = MappingProxyType({}),
     **settings: Any,
 ) -> Comparison:
     """Train every method on the same clients with the same seeds.
 
-    The arguments are those of `run`; with `out` each run is recorded under it and the report is written there. Runs
-    whose methods differ in numbers only, seeds above all, share a stack where there is one, which is faster than one
-    run after the other; `together=False` trains each by itself.
+    The arguments are those of `run`; with `out` each run is recorded under it and the report is written there.
+    `vary={"optimizer.lr": [0.1, 0.03], "local.epochs": [1, 5]}` trains each method with every combination of these
+    values. Runs whose methods differ in numbers only, seeds above all, share a stack where there is one, which is
+    faster than one run after the other; `together=False` trains each by itself.
     """
+    requests = planned(
+        *to_compare, seeds=seeds, config=config, out=out, own=own, data_dir=data_dir, vary=vary, **settings
+    )
+    return compared(requests, out=out, resume=resume, on_round=on_round, together=together)
+
+
+def planned(
+    *to_compare: Method,
+    seeds: int | Sequence[int] = 1,
+    config: Config | None = None,
+    out: str | PathLike[str] | None = None,
+    own: Sequence[type[Strand]] = (),
+    data_dir: str | PathLike[str] | None = None,
+    vary: Values = MappingProxyType({}),
+    **settings: Any,
+) -> list[tuple[str, Request]]:
+    """The runs of a comparison and what each is called. Every mistake is found here, before anything is trained."""
     if not to_compare:
         raise UserError("name at least one method to compare, such as fedavg fedavg+disco")
     if len(to_compare) == 1 and isinstance(to_compare[0], list | tuple):
@@ -118,19 +139,38 @@ def compare(
         raise UserError(f"{twice} is listed twice; a comparison needs different methods")
     chains = [as_chain(method, own) for method in to_compare]
     common = combined(base, {key: value for key, value in settings.items() if key in ("sampling", "strands")})
-    unused = set(common.strands) - {s.name for c in chains for s in c}
+    if combined(base, {key: settings[key] for key in ("label",) if key in settings}).label:
+        raise UserError("label is for one run; those of a comparison are called after their methods")
+    variants.check(vary)
+    asked = set(common.strands) | {name for key in vary if (name := variants.strand_of(key)) is not None}
+    unused = asked - {s.name for c in chains for s in c}
     if unused:
         raise UserError(f"hyper-parameters are set for {sorted(unused)[0]!r}, which none of the methods has")
     base = replace(base, strands={})
-    for one_chain in chains:
-        check_needs(common, one_chain)  # every method is checked before the first is trained
     requests: list[tuple[str, Request]] = []
     for label, method, its_chain in zip(labels, to_compare, chains, strict=True):
         mine = {s.name for s in its_chain}
         settings["strands"] = {name: table for name, table in common.strands.items() if name in mine}
-        for seed in numbers:
-            place = place_of(Path(out), label, seed) if out is not None else None
-            requests.append((label, _request(method, base, place, own, data_dir, settings | {"seed": seed})))
+        for variant in variants.variants(vary, its_chain):
+            called, folder = variants.named(label, variant), variants.named(label, variant, "_")
+            for seed in numbers:
+                place = place_of(Path(out), folder, seed) if out is not None else None
+                request = _request(method, base, place, own, data_dir, settings | {"seed": seed})
+                request = replace(request, config=variants.varied(request.config, variant))
+                check_needs(request.config, its_chain)
+                requests.append((called, request))
+    return requests
+
+
+def compared(
+    requests: Sequence[tuple[str, Request]],
+    *,
+    out: str | PathLike[str] | None = None,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    together: bool = True,
+) -> Comparison:
+    """Carry out what was planned; the report goes into `out`."""
     runs = execute([request for _, request in requests], resume=resume, on_round=on_round, together=together)
     comparison = Comparison(runs, [label for label, _ in requests])
     if out is not None:

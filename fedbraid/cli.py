@@ -113,6 +113,14 @@ def compare(
         bool, typer.Option("--separate", help="One run after the other, where several could share a stack.")
     ] = False,
     settings: Settings = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,…",
+            help="A setting with several values: each method is trained with every one, and with every combination if "
+            "given many times.",
+        ),
+    ] = None,
     place: Out = None,
     resume: Resume = False,
     engine: Engine = None,
@@ -126,13 +134,12 @@ def compare(
     """Train several methods on the same clients with the same seeds: one table, curves, and a report.
 
     Runs whose clients do the same, but for seeds and numbers, train together, which is faster: fedavg --seeds 5,
-    "fedprox(mu=0.1)" "fedprox(mu=1)", or fedavg fedskip.
+    "fedprox(mu=0.1)" "fedprox(mu=1)", fedavg --vary optimizer.lr=0.1,0.03,0.01, or fedavg fedskip.
     """
     from fedbraid import api, cli_show
-    from fedbraid.cli_input import load_strands, resolved
+    from fedbraid.cli_input import load_strands, resolved, several
     from fedbraid.report.headline import caveats, headline
     from fedbraid.report.table import comparison, to_json, to_rich
-    from fedbraid.runs import RunDirectory
 
     chosen = resolved(
         config,
@@ -144,20 +151,19 @@ def compare(
         target=target,
     )
     where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
-    places = [api.place_of(where, m, seed) for m in method for seed in range(chosen.seed, chosen.seed + seeds)]
-    left = sum(RunDirectory(place).reached < chosen.rounds for place in places)
-    with interruptible(), cli_show.progress(err, left * chosen.rounds) as on_round:
-        done = api.compare(
-            *method,
-            seeds=seeds,
-            config=chosen,
-            out=where,
-            resume=resume,
-            own=load_strands(strand),
-            data_dir=data_dir,
-            on_round=on_round,
-            together=not separate,
-        )
+    requests = api.planned(
+        *method,
+        seeds=seeds,
+        config=chosen,
+        out=where,
+        own=load_strands(strand),
+        data_dir=data_dir,
+        vary=several(vary),
+    )
+    asked = [request for _, request in requests]
+    rounds = sum(r.config.rounds for r in asked if r.directory and r.directory.reached < r.config.rounds)
+    with interruptible(), cli_show.progress(err, rounds) as on_round:
+        done = api.compared(requests, out=where, resume=resume, on_round=on_round, together=not separate)
     table = comparison(done.records, done.target)
     if as_json:
         print_json({"directory": str(where), **to_json(table)})

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbraid.config import Config, from_dict, merged, put, read_toml, to_dict
+from fedbraid.config import Config, from_dict, merged, put, read_toml, to_dict, toml_value
 from fedbraid.core.strand import Strand
 from fedbraid.data.partitions import parse_partition
 from fedbraid.errors import UserError, unknown
@@ -52,6 +52,20 @@ def resolved(
         if value is not None:
             put(values, key, value)
     return from_dict(values)
+
+
+def several(texts: Sequence[str] | None) -> dict[str, list[Any]]:
+    """The values that each of some settings is to have, from `key=value,value`."""
+    found: dict[str, list[Any]] = {}
+    for text in texts or ():
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not equals or not key or not values:
+            raise UserError(f"--vary takes key=value,value such as optimizer.lr=0.1,0.01, not {text!r}")
+        if key in found:
+            raise UserError(f"--vary {key} is given twice; put all values after one, separated by commas")
+        listed = toml_value(f"[{values}]")
+        found[key] = listed if isinstance(listed, list) else [toml_value(v.strip()) for v in values.split(",")]
+    return found
 
 
 def _for(values: dict[str, Any], key: str, name: str | None, kept: Sequence[str]) -> dict[str, Any]:

@@ -25,12 +25,12 @@ Last = dict[str, tuple[dict[str, Any], Config]]
 """The last line of each run, and its configuration, by which runs are told apart."""
 
 
-def method_of(config: Config) -> str:
-    return config.method
+def name_of(config: Config) -> str:
+    return config.called
 
 
 @contextmanager
-def progress(console: Console, rounds: int, name: Name = method_of) -> Iterator[OnRound]:
+def progress(console: Console, rounds: int, name: Name = name_of) -> Iterator[OnRound]:
     """A callback for every round of runs that have so many in all: a live bar on a terminal, plain lines elsewhere."""
     if not console.is_terminal:
         yield _lines(console, name)

@@ -138,6 +138,7 @@ class Config:
     method: str = "fedavg"
     rounds: int = 30
     seed: int = 0
+    label: str = ""  # what it is called in tables and pictures; by its method if empty
     strands: dict[str, dict[str, Any]] = field(default_factory=dict)  # hyper-parameters by strand
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
@@ -152,6 +153,10 @@ class Config:
     analysis: Analysing = Analysing()
     engine: EngineConfig = EngineConfig()
     save: Saving = Saving()
+
+    @property
+    def called(self) -> str:
+        return self.label or self.method
 
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
@@ -234,7 +239,7 @@ def merged(values: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
             raise UserError(f"--set takes key=value such as local.epochs=5, not {setting!r}")
-        put(result, key.strip(), _toml_value(text.strip()))
+        put(result, key.strip(), toml_value(text.strip()))
     return result
 
 
@@ -301,7 +306,8 @@ def _gather(key: str, value: Any) -> Any:
     return {k: v for k, v in value.items() if k in own} | {"options": options}
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """A value as TOML, or the text itself where it is none."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -36,7 +36,7 @@ class Run:
 
     def record(self, label: str | None = None) -> RunRecord:
         return RunRecord(
-            label or self.config.method, self.config.seed, tuple(self.rounds), to_dict(self.config), self.label_counts
+            label or self.config.called, self.config.seed, tuple(self.rounds), to_dict(self.config), self.label_counts
         )
 
     def report(self, directory: str | PathLike[str]) -> list[Path]:

@@ -81,6 +81,16 @@ def test_compare_prints_one_table_and_writes_the_report(fedbraid):
     assert code == 0 and [row["method"] for row in json.loads(out)["rows"]] == ["fedavg", "fedprox(mu=0.5)", "scaffold"]
 
 
+def test_compare_varies_settings(fedbraid):
+    words = ("fedavg", *SMALL, "--vary", "optimizer.lr=0.2,0.1,0.05", "--out", "v", "--json")
+    code, out, err = fedbraid("compare", *words)
+    assert code == 0, err
+    assert [row["method"] for row in json.loads(out)["rows"]] == [f"fedavg lr={lr}" for lr in (0.2, 0.1, 0.05)]
+    assert "fedavg lr=0.05 seed 0" in err and Path("v/vary-lr.png").stat().st_size > 0
+    code, _, err = fedbraid("compare", *words, "--vary", "seed=1,2")
+    assert code == 2 and "ask for several seeds" in err
+
+
 @pytest.mark.parametrize(
     "words",
     [("methods",), ("methods", "scaffold"), ("models",), ("data", "list"), ("data", "inspect"), ("data", "partition")],

@@ -74,8 +74,8 @@ class Analysis:
 def labelled(runs: Sequence[Recorded]) -> dict[str, Recorded]:
     """The runs by their method; those of one method by their seed too, or else by their directory."""
     names: Sequence[Callable[[Recorded], str]] = (
-        lambda run: run.config.method,
-        lambda run: f"{run.config.method} seed {run.config.seed}",
+        lambda run: run.config.called,
+        lambda run: f"{run.config.called} seed {run.config.seed}",
         lambda run: str(run.path),
     )
     found = next(labels for name in names if len(set(labels := [name(run) for run in runs])) == len(runs))

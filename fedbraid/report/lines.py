@@ -27,8 +27,8 @@ def curves(
     lines = _lines(records, metric)
     if not lines:
         return said(blank(2.0, theme), "no round has been evaluated yet", theme)
-    figure, axes = _line_figure(lines, theme)
-    scale = _scale(metric)
+    figure, axes = line_figure([line.label for line in lines], theme)
+    scale = scale_of(metric)
     for index, line in enumerate(lines):
         drawn = stroke(index, line.rounds.size, theme)
         axes.plot(line.rounds, scale * line.mean, **drawn, zorder=3 + index / len(lines))
@@ -52,10 +52,10 @@ def cost(
     lines = _lines(records, metric)
     if not any(line.moved[-1] > 0 for line in lines):
         return said(blank(2.0, theme), "no traffic has been counted yet", theme)
-    figure, axes = _line_figure(lines, theme)
+    figure, axes = line_figure([line.label for line in lines], theme)
     totals = [float(line.moved[-1]) for line in lines if line.moved[-1] > 0]
     unit, size = byte_unit(max(totals))
-    scale = _scale(metric)
+    scale = scale_of(metric)
     for index, line in enumerate(lines):
         drawn = stroke(index, line.rounds.size, theme)
         axes.plot(line.moved / size, scale * line.mean, **drawn, zorder=3 + index / len(lines))
@@ -75,12 +75,14 @@ def _lines(records: Sequence[RunRecord], metric: str) -> list[Series]:
     return series(records, metric)
 
 
-def _line_figure(lines: Sequence[Series], theme: Theme) -> tuple[Figure, Axes]:
-    figure = blank(min(14.0, 3.5 + legend_height([line.label for line in lines])), theme)
+def line_figure(labels: Sequence[str], theme: Theme) -> tuple[Figure, Axes]:
+    """An empty figure with room for a legend."""
+    figure = blank(min(14.0, 3.5 + legend_height(list(labels))), theme)
     return figure, dressed(figure.subplots(), theme)
 
 
-def _scale(metric: str) -> float:
+def scale_of(metric: str) -> float:
+    """Accuracies are shown in percent."""
     return 100.0 if metric == "accuracy" else 1.0
 
 
@@ -103,12 +105,18 @@ def _target_line(axes: Axes, height: float, theme: Theme) -> None:
 def _tame(axes: Axes, lines: Sequence[Series], metric: str) -> None:
     """Accuracy never shows impossible values; a loss over more than two decades goes logarithmic."""
     if metric == "accuracy":
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, 0.0), min(high, 100.0) if high > low else high)
+        bounded(axes, metric)
         return
     values = np.concatenate([line.mean[np.isfinite(line.mean)] for line in lines])
     if values.size and values.min() > 0 and values.max() > 100 * values.min():
         axes.set_yscale("log")
+
+
+def bounded(axes: Axes, metric: str) -> None:
+    """Accuracy never shows impossible values."""
+    if metric == "accuracy":
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, 0.0), min(high, 100.0) if high > low else high)
 
 
 def whole_numbers(axes: Axes) -> None:

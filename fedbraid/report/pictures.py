@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fedbraid.report import plots
 from fedbraid.report.records import RunRecord, by_label, common_metric
 from fedbraid.report.style import DARK, LIGHT
+from fedbraid.report.sweeps import sweep, sweeps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,6 +45,15 @@ def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[
             f"At the same height, the line further left moved less data; {better} at the same place is better.",
             partial(plots.cost, records, metric, target=target),
         ),
+    ]
+    found += [
+        picture(
+            f"vary-{swept.name}",
+            f"{word} against {swept.key}",
+            f"{better.capitalize()} is better, and a flat line needs no tuning. A gap is a run that diverged.{band}",
+            partial(sweep, swept, metric),
+        )
+        for swept in sweeps(records)
     ]
     if any(entry.get("per_class") for record in records for entry in record.rounds):
         found.append(

@@ -1,0 +1,53 @@
+"""Scores against the numbers that were varied."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up_runs import run
+
+from fedbraid.report.pictures import pictures
+from fedbraid.report.sweeps import sweep, sweeps
+
+
+def tried(method, lr, accuracy, seed=0, **others):
+    made = run(f"{method} lr={lr}", [accuracy], seed)
+    return replace(made, settings=made.settings | {"method": method, "optimizer": {"lr": lr, **others}})
+
+
+def test_runs_of_one_method_are_points_of_a_line():
+    records = [tried("a", lr, score, seed) for lr in (1.0, 0.1, 0.01) for seed, score in ((0, lr / 2), (1, lr / 4))]
+    (found,) = sweeps(records)
+    assert found.key == "optimizer.lr" and found.name == "lr"
+    assert found.lines == {"a": {0.01: [0.005, 0.0025], 0.1: [0.05, 0.025], 1.0: [0.5, 0.25]}}
+
+
+def test_other_settings_that_differ_make_other_lines():
+    records = [tried(m, lr, 0.5, momentum=b) for m in "ab" for lr in (0.3, 0.1, 0.03) for b in (0.0, 0.9)]
+    (found,) = sweeps(records)
+    assert list(found.lines) == ["a momentum=0", "a momentum=0.9", "b momentum=0", "b momentum=0.9"]
+
+
+def test_two_values_or_other_methods_make_no_line():
+    assert not sweeps([tried("a", 0.1, 0.5), tried("a", 0.2, 0.5)])
+    assert not sweeps([tried("a", 0.1, 0.5), tried("b", 0.2, 0.5), tried("c", 0.3, 0.5)])
+    assert not sweeps([run("a", [0.5], seed) for seed in range(4)])
+    assert not sweeps([tried("a", lr, None) for lr in (0.1, 0.2, 0.3)])
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"), [((0.01, 0.1, 1.0), "log"), ((1.0, 2.0, 3.0), "linear"), ((0.0, 1.0, 50.0), "linear")]
+)
+def test_the_picture_has_every_mean_and_leaves_out_what_diverged(values, scale):
+    scores = {values[0]: [0.2, 0.4], values[1]: [0.5, 0.7], values[2]: [float("nan"), 0.3]}
+    records = [tried("a", lr, score, seed) for lr, some in scores.items() for seed, score in enumerate(some)]
+    figure = sweep(sweeps(records)[0], "accuracy")
+    (axes,) = figure.axes
+    (line,) = axes.get_lines()
+    np.testing.assert_allclose(line.get_xydata(), [[values[0], 30.0], [values[1], 60.0]])
+    assert axes.get_xscale() == scale and axes.get_xlabel() == "optimizer.lr"
+
+
+def test_a_report_has_the_picture():
+    records = [tried("a", lr, 0.5) for lr in (0.3, 0.1, 0.03)]
+    assert "vary-lr" in [picture.name for picture in pictures(records)]

@@ -1,0 +1,104 @@
+"""Methods with several values of their settings, side by side."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fedbraid as fb
+from fedbraid.analyses import reporting
+from fedbraid.cli_input import several
+from fedbraid.experiment import Given
+from fedbraid.variants import named, variants
+
+TINY = {"data": {"name": "digits", "samples": 120}, "rounds": 2, "model": "logistic", "partition": {"clients": 3}}
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("optimizer.lr=0.1,0.03", [0.1, 0.03]),
+        ("local.epochs = 1, 5", [1, 5]),
+        ("local.drop_last=true,false", [True, False]),
+        ("partition.name=iid,dirichlet", ["iid", "dirichlet"]),
+        ("model.hidden=[64],[64,32]", [[64], [64, 32]]),
+        ('data.path="a,b","c"', ["a,b", "c"]),
+        ("engine.kind=auto", ["auto"]),
+    ],
+)
+def test_values_are_written_as_with_set_and_separated_by_commas(text, values):
+    assert list(several([text]).values()) == [values]
+
+
+@pytest.mark.parametrize("texts", [["optimizer.lr"], ["=1,2"], ["optimizer.lr="], ["local.epochs=1", "local.epochs=2"]])
+def test_what_cannot_be_varied_is_refused(texts):
+    with pytest.raises(fb.UserError, match="--vary"):
+        several(texts)
+
+
+def test_every_combination_of_what_a_method_hears_of():
+    vary = {"optimizer.lr": [0.1, 0.01], "strands.prox.mu": [1.0, 2.0]}
+    assert variants(vary, fb.chain("fedavg")) == [{"optimizer.lr": 0.1}, {"optimizer.lr": 0.01}]
+    assert len(variants(vary, fb.chain("fedprox"))) == 4
+    assert variants({}, fb.chain("fedavg")) == [{}]
+
+
+def test_names_are_as_short_as_they_can_be():
+    assert named("fedavg", {}) == "fedavg"
+    assert named("fedavg", {"optimizer.lr": 0.1, "local.drop_last": True}) == "fedavg lr=0.1 drop_last=true"
+    assert named("a", {"strands.x.mu": 1, "strands.y.mu": 2}) == "a strands.x.mu=1 strands.y.mu=2"
+    assert named("a", {"model.hidden": [64, 32]}, "_") == "a_hidden=[64,32]"
+
+
+def test_a_variant_is_the_run_with_these_settings(tmp_path):
+    vary = {"optimizer.lr": [0.2, 0.05], "strands.prox.mu": [0.5]}
+    comparison = fb.compare(
+        "fedavg", "fedprox", vary=vary, seeds=2, out=tmp_path, strands={"prox": {"mu": 9.0}}, **TINY
+    )
+    assert list(comparison.summary) == [
+        "fedavg lr=0.2",
+        "fedavg lr=0.05",
+        "fedprox lr=0.2 mu=0.5",
+        "fedprox lr=0.05 mu=0.5",
+    ]
+    alone = fb.run("fedprox", optimizer={"lr": 0.05}, strands={"prox": {"mu": 0.5}}, seed=1, **TINY)
+    assert comparison.runs[-1].rounds[-1]["loss"] == pytest.approx(alone.rounds[-1]["loss"], rel=1e-5)
+    again = json.loads((tmp_path / "table.json").read_text())
+    assert [row["method"] for row in again["rows"]] == list(comparison.summary)
+    assert (tmp_path / "fedprox_lr=0.05_mu=0.5" / "seed-1" / "summary.json").exists()
+
+
+def test_analyses_keep_variants_apart(tmp_path):
+    fb.compare("fedavg", vary={"optimizer.lr": [0.2, 0.05]}, out=tmp_path, **TINY)
+    (tmp_path / "report.html").unlink()  # so that it is made anew
+    reporting.write([tmp_path], ["cost"], given=Given())
+    page = (tmp_path / "report.html").read_text()
+    assert "fedavg lr=0.2" in page and "fedavg lr=0.05" in page
+
+
+@pytest.mark.parametrize(
+    ("vary", "reason"),
+    [
+        ({"seed": [1, 2]}, "ask for several seeds"),
+        ({"method": ["fedavg"]}, "name several methods"),
+        ({"optimizer.lr": []}, "a list of values"),
+        ({"optimizer.lr": 0.1}, "a list of values"),
+        ({"optimizer.lr": [0.1, 0.1]}, "twice"),
+        ({"strands.disco.a": [0.1]}, "'disco', which none of the methods has"),
+        ({"optimizer.rate": [0.1]}, "rate"),
+        ({"local.epochs": [1, "two"]}, "epochs"),
+    ],
+)
+def test_mistakes_come_before_any_training(tmp_path, vary, reason):
+    with pytest.raises(fb.UserError, match=reason):
+        fb.compare("fedavg", vary=vary, out=tmp_path / "c", **TINY)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_label_is_for_one_run(tmp_path):
+    with pytest.raises(fb.UserError, match="label is for one run"):
+        fb.compare("fedavg", label="mine", **TINY)
+    run = fb.run("fedavg", label="mine", out=tmp_path, **TINY)
+    assert run.record().label == "mine"
+    run.report(tmp_path)
+    assert "mine" in Path(tmp_path / "report.html").read_text()
