@@ -26,7 +26,8 @@ TYPES = {
     torch.uint8: "uint8_t",
     torch.bool: "uint8_t",
 }
-Operation = Callable[["Writer", Tensor, Mapping[str, Any]], None]
+Arguments = Mapping[str, Any]
+Operation = Callable[["Writer", Tensor, Arguments], None]
 """(writer, result, arguments by name): writes the lines that compute a result."""
 ALIGNED = 64
 """Bytes that every value's memory begins at a multiple of."""
@@ -268,6 +269,13 @@ def number(value: Any) -> str:
     if not isinstance(value, int | float):
         raise Unsupported(f"an argument of type {type(value).__name__}")
     return repr(value)
+
+
+def axes_of(dim: Any, of: int) -> list[int]:
+    """Dimensions as torch has them (None or [] for all), counted from the front."""
+    if dim is None or dim == []:
+        return list(range(of))
+    return [d % of for d in ([dim] if isinstance(dim, int) else dim)] if of else []
 
 
 def suffix(dtype: torch.dtype) -> str:
