@@ -45,7 +45,7 @@ RESULTS = Path("results")
 
 @study_app.command("list")
 def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """The recipes there are, and how many of their runs are finished here."""
+    """The recipes there are, how many of their runs are finished here, and how many cannot be run for lack of data."""
     from fedbraid.studies import recipes
     from fedbraid.studies.conduct import state
     from fedbraid.studies.folders import RUNS, check_folders
@@ -56,19 +56,20 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
     for recipe in map(recipes.read, recipes.files([])):
         made = table(recipe)
         runs = planned([made])
-        done = state(runs, place, data_dir).finished
+        now = state(runs, place, data_dir)
+        lacking = sum(map(len, now.without_data.values()))
         cells = sum(not cell.skip for cell in made.cells.values())
         about = {"name": recipe.name, "paper": recipe.paper, "item": recipe.item, "title": recipe.title}
-        rows.append(about | {"cells": cells, "runs": len(runs), "done": len(done)})
+        rows.append(about | {"cells": cells, "runs": len(runs), "done": len(now.finished), "no data": lacking})
     if as_json:
         print_json(rows)
         return
     printed = Printed(box=None, header_style="bold")
-    shown = "name", "title", "cells", "runs", "done"  # a name has the paper and the item in it
+    shown = "name", "title", "cells", "runs", "done", "no data"  # a name has the paper and the item in it
     for header in shown:
         printed.add_column(header, no_wrap=header != "title")
     for row in rows:
-        printed.add_row(*(escape(str(row[key])) for key in shown))
+        printed.add_row(*(escape(str(row[key])) if row[key] or key != "no data" else "" for key in shown))
     out.print(printed)
 
 
