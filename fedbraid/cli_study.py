@@ -185,7 +185,8 @@ def study_report(
     from fedbraid.studies.folders import report_folders
     from fedbraid.studies.plan import as_recorded
 
-    tables = _tables(name or [], _changes(scale, seeds, rounds, settings, None), load_strands(strand))
+    changes, own = _changes(scale, seeds, rounds, settings, None), load_strands(strand)
+    tables = _tables(name, changes, own) if name else _possible(changes, own)
     folders = report_folders(tables, place)
     begun = {asked: made for asked, made in tables.items() if name or _begun(made, folders[asked], place, data_dir)}
     for asked, made in begun.items():
@@ -209,6 +210,22 @@ def _tables(names: list[str], changes: Changes, own: tuple[type[Strand], ...]) -
     from fedbraid.studies.plan import table
 
     return {recipes.called(file): table(recipes.load(file, own), changes, own) for file in recipes.files(names)}
+
+
+def _possible(changes: Changes, own: tuple[type[Strand], ...]) -> dict[str, Table]:
+    """The tables of all recipes that can be changed so; of one that cannot, nothing was begun."""
+    from fedbraid.studies import recipes
+
+    made: dict[str, Table] = {}
+    refused: list[UserError] = []
+    for name in recipes.names():
+        try:
+            made |= _tables([name], changes, own)
+        except UserError as error:
+            refused.append(error)
+    if not made:
+        raise refused[0]
+    return made
 
 
 def _begun(made: Table, folder: Path, place: Path, data_dir: Path | None) -> bool:

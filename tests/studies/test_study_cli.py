@@ -291,6 +291,19 @@ def test_what_is_calculated_is_reported_with_all_that_were_begun(fedbraid, repor
     assert code == 0 and not err and out.count("report: ") == 1 and Path("results/sums/table.md").exists()
 
 
+def test_settings_that_only_some_recipes_have_are_reported_of_those(fedbraid, reports, monkeypatch, tmp_path):
+    (tmp_path / "recipes").mkdir()
+    monkeypatch.setattr(recipes, "HERE", tmp_path / "recipes")
+    written(recipes.HERE, RECIPE, "one")
+    written(recipes.HERE, RECIPE.replace('"fedavg"', '"fedprox"'), "two")
+    changed = "--set", "strands.prox.mu=2.0"
+    assert fedbraid("run", "two", *changed, "--seeds", 1)[0] == 0
+    code, out, err = fedbraid("report", *changed)
+    assert code == 0 and not err and out.count("report: ") == 1 and "results/two-strands.prox.mu=2.0" in out
+    code, _, err = fedbraid("report", "--set", "strands.asd.lam=2.0")
+    assert code == 2 and "strands.asd is set, but no method of one has it" in err
+
+
 def test_a_row_that_only_some_recipes_have_is_run_of_those(fedbraid, reports, tmp_path):
     one, other = written(tmp_path, RECIPE), written(tmp_path, RECIPE.replace('"FedAvg again"', '"Other"'), "other")
     code, out, err = fedbraid("run", one, other, "--only", "Other", "--seeds", 1)
