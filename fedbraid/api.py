@@ -9,13 +9,12 @@ from functools import reduce
 from operator import add
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
 from fedbraid import methods, variants
-from fedbraid.config import Config, from_dict, to_dict
+from fedbraid.config import Config, from_dict, named, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition
@@ -98,7 +97,7 @@ def compare(
     data_dir: str | PathLike[str] | None = None,
     on_round: OnRound | None = None,
     together: bool = True,
-    vary: Values = MappingProxyType({}),
+    vary: Values | None = None,
     **settings: Any,
 ) -> Comparison:
     """Train every method on the same clients with the same seeds.
@@ -121,10 +120,10 @@ def planned(
     out: str | PathLike[str] | None = None,
     own: Sequence[type[Strand]] = (),
     data_dir: str | PathLike[str] | None = None,
-    vary: Values = MappingProxyType({}),
+    vary: Values | None = None,
     **settings: Any,
 ) -> list[tuple[str, Request]]:
-    """The runs of a comparison and what each is called. Every mistake is found here, before anything is trained."""
+    """The runs of a comparison and what each is called. Names and settings that do not exist are refused."""
     if not to_compare:
         raise UserError("name at least one method to compare, such as fedavg fedavg+disco")
     if len(to_compare) == 1 and isinstance(to_compare[0], list | tuple):
@@ -139,9 +138,7 @@ def planned(
         raise UserError(f"{twice} is listed twice; a comparison needs different methods")
     chains = [as_chain(method, own) for method in to_compare]
     common = combined(base, {key: value for key, value in settings.items() if key in ("sampling", "strands")})
-    if combined(base, {key: settings[key] for key in ("label",) if key in settings}).label:
-        raise UserError("label is for one run; those of a comparison are called after their methods")
-    variants.check(vary)
+    vary = variants.listed(vary)
     asked = set(common.strands) | {name for key in vary if (name := variants.strand_of(key)) is not None}
     unused = asked - {s.name for c in chains for s in c}
     if unused:
@@ -152,13 +149,15 @@ def planned(
         mine = {s.name for s in its_chain}
         settings["strands"] = {name: table for name, table in common.strands.items() if name in mine}
         for variant in variants.variants(vary, its_chain):
-            called, folder = variants.named(label, variant), variants.named(label, variant, "_")
+            folder = named(label, variant, between="_")
             for seed in numbers:
                 place = place_of(Path(out), folder, seed) if out is not None else None
                 request = _request(method, base, place, own, data_dir, settings | {"seed": seed})
                 request = replace(request, config=variants.varied(request.config, variant))
+                variants.check_heard(variant, request.chain, request.given.brought)
                 check_needs(request.config, its_chain)
-                requests.append((called, request))
+                request.check_names()
+                requests.append((named(label, variant), request))
     return requests
 
 
@@ -211,6 +210,10 @@ def combined(config: Config, settings: Mapping[str, Any]) -> Config:
 def place_of(out: Path, label: str, seed: int) -> Path:
     """Where a comparison records one of its runs."""
     return out / directory_name(label) / f"seed-{seed}"
+
+
+SEEDS = "*/seed-*/config.toml"
+"""Where a comparison has its runs."""
 
 
 def directory_name(label: str) -> str:

@@ -121,8 +121,7 @@ def resumed_is_uninterrupted(chain: Chain) -> None:
     whole = trained(chain, "stack", rounds=4)
     with tempfile.TemporaryDirectory() as place:
         run = RunDirectory(Path(place))
-        ends = 4 if any(strand.concludes(2) for strand in chain) else 2  # where it can be, it is made longer, too
-        half = federation(chain, "stack", rounds=ends, directory=run.states)
+        half = federation(chain, "stack", rounds=4, directory=run.states)
         for _ in range(2):
             half.advance()
         run.save(half)
@@ -130,6 +129,19 @@ def resumed_is_uninterrupted(chain: Chain) -> None:
         run.load(rest)
         if not torch.equal(whole, finished(rest)):
             raise Broken("a run that was saved and restored ends in another model")
+
+
+def longer_is_long_from_the_start(chain: Chain) -> None:
+    if any(strand.concludes(2) for strand in chain):
+        raise NotApplicable("it ends a run of two rounds unlike one that goes on")
+    short = federation(chain, "stack", rounds=2)
+    for _ in range(2):
+        short.advance()
+    long = federation(chain, "stack", rounds=4)
+    for _ in range(2):
+        long.advance()
+    if not torch.equal(short.server.w, long.server.w):
+        raise Broken("two rounds of two end in another model than two rounds of four; say so with `concludes`")
 
 
 def it_travels(chain: Chain) -> None:
@@ -219,6 +231,7 @@ LAWS: dict[str, Callable[[Chain], None]] = {
     "hooks change nothing in place": hooks_change_nothing_in_place,
     "what is used as a sum is used as nothing else": sums_are_enough,
     "saved and restored = uninterrupted": resumed_is_uninterrupted,
+    "made longer = long from the start": longer_is_long_from_the_start,
     "it survives pickle and TOML": it_travels,
     "neutral hyper-parameters = FedAvg": neutral_is_fedavg,
     "default hyper-parameters are not FedAvg": default_is_not_fedavg,

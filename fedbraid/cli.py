@@ -138,9 +138,12 @@ def compare(
     """
     from fedbraid import api, cli_show
     from fedbraid.cli_input import load_strands, resolved, several
+    from fedbraid.config import Config
     from fedbraid.report.headline import caveats, headline
     from fedbraid.report.table import comparison, to_json, to_rich
+    from fedbraid.runs import RunDirectory
 
+    held = next(iter(sorted(place.glob(api.SEEDS))), None) if place and resume else None
     chosen = resolved(
         config,
         settings,
@@ -149,6 +152,7 @@ def compare(
         address=address,
         gpus_per_worker=gpus_per_worker,
         target=target,
+        base=Config(rounds=RunDirectory(held.parent).config().rounds) if held else None,  # longer only if asked for
     )
     where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
     requests = api.planned(

@@ -60,16 +60,16 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
         lacking = sum(map(len, now.without_data.values()))
         cells = sum(not cell.skip for cell in made.cells.values())
         about = {"name": recipe.name, "paper": recipe.paper, "item": recipe.item, "title": recipe.title}
-        rows.append(about | {"cells": cells, "runs": len(runs), "done": len(now.finished), "no data": lacking})
+        rows.append(about | {"cells": cells, "runs": len(runs), "done": len(now.finished), "lacking": lacking})
     if as_json:
         print_json(rows)
         return
     printed = Printed(box=None, header_style="bold")
-    shown = "name", "title", "cells", "runs", "done", "no data"  # a name has the paper and the item in it
+    shown = "name", "title", "cells", "runs", "done", "lacking"  # a name has the paper and the item in it
     for header in shown:
-        printed.add_column(header, no_wrap=header != "title")
+        printed.add_column("no data" if header == "lacking" else header, no_wrap=header != "title")
     for row in rows:
-        printed.add_row(*(escape(str(row[key])) if row[key] or key != "no data" else "" for key in shown))
+        printed.add_row(*(escape(str(row[key])) if row[key] or key != "lacking" else "" for key in shown))
     out.print(printed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from numbers import Integral
 from pathlib import Path
@@ -138,7 +138,7 @@ class Config:
     method: str = "fedavg"
     rounds: int = 30
     seed: int = 0
-    label: str = ""  # what it is called in tables and pictures; by its method if empty
+    varied: tuple[str, ...] = ()  # settings that tell it from other runs of its method; they are part of its name
     strands: dict[str, dict[str, Any]] = field(default_factory=dict)  # hyper-parameters by strand
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
@@ -156,7 +156,9 @@ class Config:
 
     @property
     def called(self) -> str:
-        return self.label or self.method
+        """What it is called in tables and pictures."""
+        values = flat(to_dict(self)) if self.varied else {}
+        return named(self.method, {key: values[key] for key in self.varied if key in values})
 
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
@@ -259,6 +261,27 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return pairs
+
+
+def named(method: str, settings: Mapping[str, Any], among: Iterable[str] = (), between: str = " ") -> str:
+    """A method with some settings by name: by the ends of their dotted keys, where `among` all keys these differ."""
+    ends = short([*settings, *among])
+    return between.join((method, *(f"{ends[key]}={_short_value(value)}" for key, value in settings.items())))
+
+
+def short(keys: Iterable[str]) -> dict[str, str]:
+    """The ends of dotted keys; the whole key where another one ends alike."""
+    whole = list(dict.fromkeys(keys))
+    ends = [key.rpartition(".")[2] for key in whole]
+    return {key: end if ends.count(end) == 1 else key for key, end in zip(whole, ends, strict=True)}
+
+
+def _short_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value).replace(" ", "")
 
 
 BELOW_ONE = {"momentum", "beta1", "beta2", "alpha"}

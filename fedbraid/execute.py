@@ -10,12 +10,13 @@ from typing import Any, Generic, TypeVar
 
 from fedbraid import data, methods, models, privacy
 from fedbraid.config import Config, Named, optimizer_of
+from fedbraid.core.chain import Chain
 from fedbraid.core.varied import form
 from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, Given, build
-from fedbraid.registry import Entry
+from fedbraid.registry import Entry, find
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
 from fedbraid.rounds import Federation
@@ -42,8 +43,27 @@ class Request:
     def form(self) -> str:
         """The same for runs that may share a stack: they differ in numbers and seeds, or in who holds what."""
         config = self.config
-        chain = self.given.chain or methods.parse(config.method, config.strands, self.given.strands)
-        return repr((form(chain, optimizer_of(config)), config.data, config.augment, config.model))
+        return repr((form(self.chain, optimizer_of(config)), config.data, config.augment, config.model))
+
+    @property
+    def chain(self) -> Chain:
+        return self.given.chain or methods.parse(self.config.method, self.config.strands, self.given.strands)
+
+    def check_names(self) -> None:
+        """Data, partition, network, optimiser: what is named must exist, and have the options that it is given."""
+        config = self.config
+        optimizer_of(config)
+        if self.given.data is None:
+            data.find_dataset(config.data.name, config.data.options)
+        if self.given.partition is None:
+            data.find_partition(config.partition.name, config.partition.options)
+        if self.given.model is None:
+            find("model", config.model.name, models.describe(), config.model.options)
+
+    def check_length(self) -> None:
+        """Whether a run that was begun can have as many rounds as it is asked for now."""
+        if self.directory and self.directory.started:
+            self.directory.check_length(self.config.rounds, self.chain)
 
 
 def execute(
@@ -68,6 +88,9 @@ def finished(
     Once `stop` says so, after a round, what goes on is saved and nothing else is begun. A run that cannot be made ends
     all, unless somebody listens to that: then the others go on.
     """
+    if resume and refused is None:
+        for request in requests:
+            request.check_length()  # of all, before any is made longer
     with ExitStack() as engines:
         for group in _groups(requests, together, refused):
             engines.pop_all().close()  # of the group before, whose workers this one has now
@@ -178,13 +201,7 @@ class Recording(Generic[Some]):
                 f"{self.directory.path} already holds a run; add --resume to continue it, or choose another --out"
             )
         self.directory.check_same(self.config)
-        ended = self.directory.config().rounds
-        if self.directory.reached == ended < self.config.rounds:
-            for strand in (s for s in self.experiment.chain if s.concludes(ended)):
-                raise UserError(
-                    f"{self.directory.path} ended after {ended} rounds, and the last round of {strand.name} is unlike "
-                    f"the others: it cannot go on to {self.config.rounds}; begin anew in another directory"
-                )
+        self.directory.check_length(self.config.rounds, self.experiment.chain)
 
     def open(self) -> None:
         """Begin, or go on from the last checkpoint."""
@@ -193,7 +210,8 @@ class Recording(Generic[Some]):
         if self.directory.started:
             self.directory.load(self.experiment)
             self.saved = self.experiment.server.round
-            if self.directory.config().rounds < self.config.rounds:
+            if (before := self.directory.config().rounds) < self.config.rounds:
+                log.warning("%s goes on from %d to %d rounds", self.directory.path, before, self.config.rounds)
                 self.directory.lengthen(self.config)
         else:
             self.directory.begin(self.config)

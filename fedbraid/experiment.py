@@ -54,6 +54,11 @@ class Given:
     strands: tuple[type[Strand], ...] = ()
     data_dir: Path | None = None
 
+    @property
+    def brought(self) -> list[str]:
+        """The tables of the configuration that an object stands for."""
+        return [table for table in ("data", "partition", "model") if getattr(self, table) is not None]
+
 
 @dataclass(eq=False)
 class Experiment(Federation):

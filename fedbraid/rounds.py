@@ -168,7 +168,8 @@ class Federation(ABC):
             least, most, losses, samples = totals.numpy().tolist()
             finite = all(map(math.isfinite, (least, most, losses)))  # all are, where the extremes are
             if self.finite and not finite:
-                log.warning("round %d: the model is no longer finite; try a smaller optimizer.lr", place)
+                who = f"{self.config.called} seed {self.config.seed}"
+                log.warning("%s, round %d: the model is no longer finite; try a smaller optimizer.lr", who, place)
             self.finite = finite
             return {
                 "round": place,

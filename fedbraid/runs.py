@@ -24,14 +24,15 @@ from typing import Any
 from safetensors.torch import load_file
 
 from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
+from fedbraid.core.chain import Chain
 from fedbraid.core.round import Server
 from fedbraid.errors import UserError
 from fedbraid.files import flush, save_tensors, write_json, write_text
 from fedbraid.rounds import Federation
 
 CHECKPOINT = "checkpoint.json"
-WHERE = {"engine.workers", "engine.address", "engine.gpus_per_worker", "engine.patience"}
-"""Settings that say who does the work. A run may go on elsewhere."""
+WHERE = {"engine.workers", "engine.address", "engine.gpus_per_worker", "engine.patience", "varied"}
+"""Settings that say who does the work, and what it is called. A run may go on elsewhere."""
 MEAN = "mean/w", "mean/buffers"
 
 
@@ -72,7 +73,7 @@ class RunDirectory:
         mine, theirs = flat(to_dict(self.config())), flat(to_dict(config))
         if mine["engine.kind"] == "auto":  # as it was written before the engine was chosen by trials
             mine["engine.kind"] = theirs["engine.kind"]
-        if mine["rounds"] < theirs["rounds"]:
+        if mine["rounds"] < theirs["rounds"]:  # see `check_length`
             mine["rounds"] = theirs["rounds"]
         for key in sorted((mine.keys() | theirs.keys()) - WHERE):
             if mine.get(key) != theirs.get(key):
@@ -80,6 +81,20 @@ class RunDirectory:
                     f"{self.path} was begun with {key} = {mine.get(key)!r}, not {theirs.get(key)!r}; "
                     "resume it with the same settings, or choose another directory"
                 )
+
+    def check_length(self, rounds: int, chain: Chain) -> None:
+        """A run goes on for longer if what it did would have been the same in a longer one."""
+        mine = self.config().rounds
+        if rounds < mine:
+            raise UserError(
+                f"{self.path} was begun with rounds = {mine}, not {rounds}; "
+                "resume it with the same settings, or choose another directory"
+            )
+        for strand in (s for s in chain if rounds > mine and s.concludes(mine)):
+            raise UserError(
+                f"{self.path} has {mine} rounds and cannot go on to {rounds}: {strand.name} does what it would not in "
+                "a longer run; begin anew in another directory"
+            )
 
     def rounds(self) -> list[dict[str, Any]]:
         if not self.log.exists():

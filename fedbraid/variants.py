@@ -16,13 +16,19 @@ Values = Mapping[str, Sequence[Any]]
 ELSEWHERE = {
     "method": "name several methods instead",
     "seed": "ask for several seeds instead",
-    "label": "runs are called after what they are",
+    "evaluate.target": "a comparison has one target",
+    "varied": "it follows from the others",
 }
 """What is told apart by other means."""
 
 
-def check(vary: Values) -> None:
-    for key, values in vary.items():
+def listed(vary: Values | None) -> dict[str, list[Any]]:
+    """The values as plain lists; what cannot be varied is refused."""
+    if vary is not None and not isinstance(vary, Mapping):
+        raise UserError(f"vary takes lists of values by setting, such as {{'optimizer.lr': [0.1, 0.01]}}, not {vary!r}")
+    plain: dict[str, list[Any]] = {}
+    for key, values in (vary or {}).items():
+        values = values.tolist() if hasattr(values, "tolist") else values
         if key in ELSEWHERE:
             raise UserError(f"{key} is not varied: {ELSEWHERE[key]}")
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
@@ -30,6 +36,8 @@ def check(vary: Values) -> None:
         twice = next((value for k, value in enumerate(values) if value in values[:k]), None)
         if twice is not None:
             raise UserError(f"{key} has the value {twice!r} twice; a comparison needs different ones")
+        plain[key] = list(values)
+    return plain
 
 
 def variants(vary: Values, chain: Chain) -> list[dict[str, Any]]:
@@ -42,26 +50,23 @@ def variants(vary: Values, chain: Chain) -> list[dict[str, Any]]:
 def strand_of(key: str) -> str | None:
     """The strand whose hyper-parameter it is, if it is one's."""
     table, _, rest = key.partition(".")
-    return rest.partition(".")[0] if table == "strands" else None
-
-
-def named(method: str, variant: Mapping[str, Any], between: str = " ") -> str:
-    """How a method with these settings is called: by the ends of their keys, where these differ."""
-    ends = [key.rpartition(".")[2] for key in variant]
-    keys = ends if len(set(ends)) == len(ends) else list(variant)
-    settings = (f"{key}={_written(value)}" for key, value in zip(keys, variant.values(), strict=True))
-    return between.join((method, *settings))
+    return rest.partition(".")[0] if table == "strands" and rest else None
 
 
 def varied(config: Config, variant: Mapping[str, Any]) -> Config:
     """`config` with these settings, and called after them."""
-    if not variant:
-        return config
-    values = to_dict(config) | {"label": named(config.called, variant)}
+    values = to_dict(config) | {"varied": list(variant)}
     for key, value in variant.items():
         put(values, key, value)
     return from_dict(values)
 
 
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
+def check_heard(variant: Mapping[str, Any], chain: Chain, brought: Sequence[str]) -> None:
+    """Whether the run that is asked for has these values: a number in the method's own words would win over them."""
+    strands = {s.name: s for s in chain}
+    for key, value in variant.items():
+        table, name, last = key.partition(".")[0], strand_of(key), key.rpartition(".")[2]
+        if table in brought:
+            raise UserError(f"{key} is not varied where {table} is an object: it is what it is")
+        if name is not None and getattr(strands[name], last, value) != value:
+            raise UserError(f"{key} is not varied in {chain}, which sets {last} itself; leave it out there")

@@ -91,6 +91,17 @@ def test_compare_varies_settings(fedbraid):
     assert code == 2 and "ask for several seeds" in err
 
 
+def test_a_comparison_goes_on_for_longer_only_if_asked_to(fedbraid):
+    words = ("compare", "fedavg", *SMALL, "--out", "c", "--json")
+    assert fedbraid(*words)[0] == 0
+    asked = [word for word in words if not word.startswith("rounds=")]
+    asked.remove("--set")  # that of the rounds
+    code, _, err = fedbraid(*asked, "--resume")
+    assert code == 0 and not err
+    code, _, err = fedbraid(*asked, "--resume", "--set", "rounds=4")
+    assert code == 0 and "round 4/4" in err
+
+
 @pytest.mark.parametrize(
     "words",
     [("methods",), ("methods", "scaffold"), ("models",), ("data", "list"), ("data", "inspect"), ("data", "partition")],

@@ -297,8 +297,8 @@ def test_a_finished_run_goes_on_as_if_it_had_been_longer_from_the_start(whole, t
 def test_a_run_that_is_not_finished_goes_on_for_longer_too(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Crash):
         crashing(patch, 20, dead=True)
-        record(tmp_path, rounds=7)  # would end in the middle of a period
-    assert 0 < RunDirectory(tmp_path).reached < 7
+        record(tmp_path, rounds=6)
+    assert 0 < RunDirectory(tmp_path).reached < 6
     record(tmp_path)
     assert left_on_disk(tmp_path) == whole()
 
@@ -318,10 +318,10 @@ def test_a_crash_while_a_run_is_made_longer_loses_nothing(whole, tmp_path, monke
         assert left_on_disk(place) == whole(), f"after a crash in {calls[at]}, operation {at}"
 
 
-def test_a_run_whose_last_round_is_unlike_the_others_ends_there(tmp_path):
-    record(tmp_path, rounds=7)
+def test_a_run_that_a_longer_one_does_not_begin_with_ends_there(tmp_path):
+    record(tmp_path, rounds=7)  # skip averages in the middle of its period
     before = left_on_disk(tmp_path)
-    with pytest.raises(fb.UserError, match="ended after 7 rounds, and the last round of skip is unlike the others"):
+    with pytest.raises(fb.UserError, match="has 7 rounds and cannot go on to 8: skip does what it would not"):
         record(tmp_path)
     assert left_on_disk(tmp_path) == before
     record(tmp_path, rounds=7)
@@ -337,6 +337,14 @@ def test_the_runs_of_a_comparison_are_made_longer_together(tmp_path):
         assert one.summary["last"] == other.summary["last"]
         for mine, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
+def test_of_a_comparison_all_runs_can_be_made_longer_or_none_is(tmp_path):
+    methods = ["fedavg", "fedskip(every=3)"]
+    recorded.compared(tmp_path, methods, rounds=4)
+    with pytest.raises(fb.UserError, match="cannot go on to 6: skip"):
+        recorded.compared(tmp_path, methods, rounds=6)
+    assert {RunDirectory(file.parent).config().rounds for file in tmp_path.glob("*/seed-*/config.toml")} == {4}
 
 
 def test_a_directory_with_a_run_is_not_written_to_unless_resuming_is_asked_for(tmp_path):

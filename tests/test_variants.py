@@ -1,15 +1,21 @@
 """Methods with several values of their settings, side by side."""
 
 import json
-from pathlib import Path
+import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
 import fedbraid as fb
 from fedbraid.analyses import reporting
 from fedbraid.cli_input import several
+from fedbraid.config import named
 from fedbraid.experiment import Given
-from fedbraid.variants import named, variants
+from fedbraid.report.sweeps import sweeps
+from fedbraid.runs import RunDirectory
+from fedbraid.variants import variants
 
 TINY = {"data": {"name": "digits", "samples": 120}, "rounds": 2, "model": "logistic", "partition": {"clients": 3}}
 
@@ -45,9 +51,11 @@ def test_every_combination_of_what_a_method_hears_of():
 
 def test_names_are_as_short_as_they_can_be():
     assert named("fedavg", {}) == "fedavg"
-    assert named("fedavg", {"optimizer.lr": 0.1, "local.drop_last": True}) == "fedavg lr=0.1 drop_last=true"
+    assert named("fedavg", {"optimizer.lr": 1e10, "local.drop_last": True}) == "fedavg lr=1e+10 drop_last=true"
     assert named("a", {"strands.x.mu": 1, "strands.y.mu": 2}) == "a strands.x.mu=1 strands.y.mu=2"
-    assert named("a", {"model.hidden": [64, 32]}, "_") == "a_hidden=[64,32]"
+    assert named("a", {"strands.x.mu": 1}, among=["strands.y.mu"]) == "a strands.x.mu=1"
+    assert named("a", {"model.hidden": [64, 32]}, between="_") == "a_hidden=[64,32]"
+    assert named("a", {"optimizer.lr": 0.03162277660168379}) == "a lr=0.03162277660168379"
 
 
 def test_a_variant_is_the_run_with_these_settings(tmp_path):
@@ -87,6 +95,11 @@ def test_analyses_keep_variants_apart(tmp_path):
         ({"strands.disco.a": [0.1]}, "'disco', which none of the methods has"),
         ({"optimizer.rate": [0.1]}, "rate"),
         ({"local.epochs": [1, "two"]}, "epochs"),
+        ({"optimizer.lr": [0.1, -1.0]}, "lr"),
+        ({"model.name": ["logistic", "mpl"]}, "mpl"),
+        ({"partition.name": ["iid", "idd"]}, "idd"),
+        ({"evaluate.target": [0.1, 0.2]}, "one target"),
+        ([0.1, 0.2], "lists of values by setting"),
     ],
 )
 def test_mistakes_come_before_any_training(tmp_path, vary, reason):
@@ -95,10 +108,32 @@ def test_mistakes_come_before_any_training(tmp_path, vary, reason):
     assert not (tmp_path / "c").exists()
 
 
-def test_a_label_is_for_one_run(tmp_path):
-    with pytest.raises(fb.UserError, match="label is for one run"):
-        fb.compare("fedavg", label="mine", **TINY)
-    run = fb.run("fedavg", label="mine", out=tmp_path, **TINY)
-    assert run.record().label == "mine"
-    run.report(tmp_path)
-    assert "mine" in Path(tmp_path / "report.html").read_text()
+def test_a_run_is_called_after_what_it_is(tmp_path):
+    fb.compare("fedavg", vary={"optimizer.lr": np.logspace(-2, -1, 2)}, out=tmp_path, **TINY)
+    config = RunDirectory(tmp_path / "fedavg_lr=0.01" / "seed-0").config()
+    assert config.called == "fedavg lr=0.01"
+    assert (
+        replace(config, method="scaffold", optimizer=replace(config.optimizer, options={"lr": 5})).called
+        == "scaffold lr=5"
+    )
+    again = fb.compare("fedavg", "fedprox", config=replace(config, strands={}), rounds=1)
+    assert list(again.summary) == ["fedavg", "fedprox"]
+
+
+@pytest.mark.parametrize("method", ["fedprox(mu=0.1)", fb.chain("fedprox")])
+def test_a_number_that_the_method_has_in_its_own_words_is_not_varied(method):
+    with pytest.raises(fb.UserError, match=r"strands.prox.mu is not varied in .*, which sets mu itself"):
+        fb.compare(method, vary={"strands.prox.mu": [0.01, 1.0]}, **TINY)
+
+
+def test_an_object_is_what_it_is():
+    with pytest.raises(fb.UserError, match=r"model.hidden is not varied where model is an object"):
+        fb.compare("fedavg", vary={"model.hidden": [[8], [64]]}, **TINY | {"model": torch.nn.Linear(64, 10)})
+
+
+def test_a_diverged_run_is_a_gap(tmp_path):
+    settings = {"data": {"name": "digits", "samples": 120}, "rounds": 2, "model": "mlp", "partition": {"clients": 3}}
+    made = fb.compare("fedavg", vary={"optimizer.lr": [0.1, 0.2, 1e38]}, **settings)
+    (found,) = sweeps(made.records)
+    scores = found.lines["fedavg"]
+    assert all(map(math.isfinite, scores[0.1])) and math.isnan(scores[1e38][0])

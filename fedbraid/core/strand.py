@@ -228,7 +228,9 @@ class Strand:
         return 0.0, 0
 
     def concludes(self, rounds: int) -> bool:
-        """Whether the last of so many rounds is unlike one before it, so that a finished run cannot be made longer."""
+        """Whether in a run of so many rounds it does what it would not in a longer one, as `r.last` and
+        `setup.rounds` let it; such a run cannot be made longer.
+        """
         return False
 
     # --- server to client

@@ -50,7 +50,7 @@ def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[
         picture(
             f"vary-{swept.name}",
             f"{word} against {swept.key}",
-            f"{better.capitalize()} is better, and a flat line needs no tuning. A gap is a run that diverged.{band}",
+            f"{better.capitalize()} is better, and a flat line needs no tuning. A gap is where it diverged.{band}",
             partial(sweep, swept, metric),
         )
         for swept in sweeps(records)

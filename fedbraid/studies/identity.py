@@ -18,7 +18,7 @@ from fedbraid.studies.recipe import Settings
 
 HOW = "engine", "save"
 """Keys that say how a run is made, and nothing of what it is."""
-NO_PART = "seed", "label", *HOW, "method", "strands"
+NO_PART = "seed", "varied", *HOW, "method", "strands"
 """Keys that say nothing of what a run is; method and strands count as the chain that they stand for."""
 
 
@@ -40,7 +40,7 @@ def config_of(settings: Settings, own: Sequence[type[Strand]] = ()) -> Config:
 
 
 NOT_HERE = {
-    "label": "rows and columns have names",
+    "varied": "rows and columns have names",
     "seed": "the recipe says how many seeds there are, and --seeds another number",
     "evaluate.target": "the metric has it, such as rounds_to(target=0.55)",
 }

@@ -12,7 +12,10 @@ from fedbraid.report.sweeps import sweep, sweeps
 
 def tried(method, lr, accuracy, seed=0, **others):
     made = run(f"{method} lr={lr}", [accuracy], seed)
-    return replace(made, settings=made.settings | {"method": method, "optimizer": {"lr": lr, **others}})
+    varied = ["optimizer.lr", *(f"optimizer.{key}" for key in others)]
+    return replace(
+        made, settings=made.settings | {"method": method, "optimizer": {"lr": lr, **others}, "varied": varied}
+    )
 
 
 def test_runs_of_one_method_are_points_of_a_line():
@@ -23,9 +26,22 @@ def test_runs_of_one_method_are_points_of_a_line():
 
 
 def test_other_settings_that_differ_make_other_lines():
-    records = [tried(m, lr, 0.5, momentum=b) for m in "ab" for lr in (0.3, 0.1, 0.03) for b in (0.0, 0.9)]
+    records = [tried(m, lr, 0.5, name=b) for m in "ab" for lr in (0.3, 0.1, 0.03) for b in ("sgd", "adam")]
     (found,) = sweeps(records)
-    assert list(found.lines) == ["a momentum=0", "a momentum=0.9", "b momentum=0", "b momentum=0.9"]
+    assert list(found.lines) == ["a name=sgd", "a name=adam", "b name=sgd", "b name=adam"]
+
+
+def test_keys_that_end_alike_are_told_whole():
+    made = [run("a", [0.5]) for _ in range(9)]
+    for k, record in enumerate(made):
+        some = {
+            "partition": {"clients": 3 + k % 3},
+            "sampling": {"clients": k // 3},
+            "varied": ["partition.clients", "sampling.clients"],
+        }
+        record.settings.update(some)
+    assert [found.name for found in sweeps(made)] == ["partition.clients", "sampling.clients"]
+    assert list(sweeps(made)[0].lines) == ["a sampling.clients=0", "a sampling.clients=1", "a sampling.clients=2"]
 
 
 def test_two_values_or_other_methods_make_no_line():
@@ -36,16 +52,24 @@ def test_two_values_or_other_methods_make_no_line():
 
 
 @pytest.mark.parametrize(
-    ("values", "scale"), [((0.01, 0.1, 1.0), "log"), ((1.0, 2.0, 3.0), "linear"), ((0.0, 1.0, 50.0), "linear")]
+    ("values", "scale"),
+    [
+        ((0.01, 0.1, 1.0), "log"),
+        ((1.0, 2.0, 3.0), "linear"),
+        ((0.0, 1.0, 50.0), "symlog"),
+        ((-1.0, 0.0, 50.0), "linear"),
+    ],
 )
-def test_the_picture_has_every_mean_and_leaves_out_what_diverged(values, scale):
-    scores = {values[0]: [0.2, 0.4], values[1]: [0.5, 0.7], values[2]: [float("nan"), 0.3]}
+def test_the_picture_has_every_mean_and_a_gap_where_it_diverged(values, scale):
+    scores = {values[0]: [0.2, 0.4], values[1]: [0.5, 0.7], values[2]: [0.1, 0.3]}
     records = [tried("a", lr, score, seed) for lr, some in scores.items() for seed, score in enumerate(some)]
+    records[-1].rounds[-1]["finite"] = False
     figure = sweep(sweeps(records)[0], "accuracy")
     (axes,) = figure.axes
     (line,) = axes.get_lines()
-    np.testing.assert_allclose(line.get_xydata(), [[values[0], 30.0], [values[1], 60.0]])
+    np.testing.assert_allclose(line.get_xydata(), [[values[0], 30.0], [values[1], 60.0], [values[2], np.nan]])
     assert axes.get_xscale() == scale and axes.get_xlabel() == "optimizer.lr"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [f"{value:g}" for value in values]
 
 
 def test_a_report_has_the_picture():

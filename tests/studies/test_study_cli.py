@@ -62,7 +62,7 @@ def test_the_list_tells_what_is_done_here(fedbraid):
     assert code == 0, err
     example = next(row for row in json.loads(out) if row["name"] == "example")
     assert (example["item"], example["cells"], example["runs"], example["done"]) == ("Example", 6, 18, 0)
-    lacking = {row["name"]: row["no data"] for row in json.loads(out)}
+    lacking = {row["name"]: row["lacking"] for row in json.loads(out)}
     assert lacking["example"] == 0 and lacking["asd-table2"] > 0  # digits are always here, CIFAR-100 is not
     shown = fedbraid("list")[1]
     assert re.search(r"example +Three methods.* 6 +18 +0 *$", shown, re.M)
