@@ -195,7 +195,19 @@ def test_servers_that_do_different_things(methods):
 
 def test_every_hook_is_the_servers_or_the_clients():
     """What a strand does at clients is seen in what a client is given, or in the network that it trains."""
-    at_server = {"among", "init_server", "releases", "send", "asks", "probed", "weigh", "reweigh", "absorb", "update"}
+    at_server = {
+        "among",
+        "init_server",
+        "releases",
+        "concludes",
+        "send",
+        "asks",
+        "probed",
+        "weigh",
+        "reweigh",
+        "absorb",
+        "update",
+    }
     assert {*HOOKS} - {*AT_CLIENTS} == at_server | {"deploy"}
     assert {*AT_CLIENTS} < {*HOOKS}
 
