@@ -212,10 +212,6 @@ def place_of(out: Path, label: str, seed: int) -> Path:
     return out / directory_name(label) / f"seed-{seed}"
 
 
-SEEDS = "*/seed-*/config.toml"
-"""Where a comparison has its runs."""
-
-
 def directory_name(label: str) -> str:
     """A method as a file name; a long one is cut and told apart by a few letters of its hash."""
     name = "".join(c if c.isalnum() or c in "+-._=" else "_" for c in label.replace(" ", ""))

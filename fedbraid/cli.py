@@ -141,9 +141,9 @@ def compare(
     from fedbraid.config import Config
     from fedbraid.report.headline import caveats, headline
     from fedbraid.report.table import comparison, to_json, to_rich
-    from fedbraid.runs import RunDirectory
+    from fedbraid.runs import SEEDS, RunDirectory
 
-    held = next(iter(sorted(place.glob(api.SEEDS))), None) if place and resume else None
+    held = next(iter(sorted(place.glob(SEEDS))), None) if place and resume else None
     chosen = resolved(
         config,
         settings,

@@ -34,6 +34,8 @@ CHECKPOINT = "checkpoint.json"
 WHERE = {"engine.workers", "engine.address", "engine.gpus_per_worker", "engine.patience", "varied"}
 """Settings that say who does the work, and what it is called. A run may go on elsewhere."""
 MEAN = "mean/w", "mean/buffers"
+SEEDS = "*/seed-*/config.toml"
+"""Where a comparison has its runs."""
 
 
 class RunDirectory:

@@ -68,5 +68,9 @@ def check_heard(variant: Mapping[str, Any], chain: Chain, brought: Sequence[str]
         table, name, last = key.partition(".")[0], strand_of(key), key.rpartition(".")[2]
         if table in brought:
             raise UserError(f"{key} is not varied where {table} is an object: it is what it is")
-        if name is not None and getattr(strands[name], last, value) != value:
+        if name is not None and _plain(getattr(strands[name], last, value)) != _plain(value):
             raise UserError(f"{key} is not varied in {chain}, which sets {last} itself; leave it out there")
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -126,6 +126,12 @@ def test_a_number_that_the_method_has_in_its_own_words_is_not_varied(method):
         fb.compare(method, vary={"strands.prox.mu": [0.01, 1.0]}, **TINY)
 
 
+def test_a_list_of_numbers_is_varied_like_a_number():
+    targets = [[0.1] * 10, [0.19] + [0.09] * 9]
+    made = fb.compare("disco", vary={"strands.disco.target": targets}, **TINY)
+    assert [list(run.config.strands["disco"]["target"]) for run in made.runs] == targets
+
+
 def test_an_object_is_what_it_is():
     with pytest.raises(fb.UserError, match=r"model.hidden is not varied where model is an object"):
         fb.compare("fedavg", vary={"model.hidden": [[8], [64]]}, **TINY | {"model": torch.nn.Linear(64, 10)})

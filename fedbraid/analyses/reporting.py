@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fedbraid.analyses import Analysis, analyze, of_several
 from fedbraid.analyses.recorded import Recorded
-from fedbraid.api import SEEDS
 from fedbraid.errors import UserError
 from fedbraid.experiment import Given
 from fedbraid.report.analysed import FOLDER, refresh
 from fedbraid.results import write_report
+from fedbraid.runs import SEEDS
 
 
 def write(
