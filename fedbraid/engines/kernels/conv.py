@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedbraid.engines.kernels import few
+from fedbraid.engines.kernels import few, small
 from fedbraid.engines.kernels.kind import Halves, Kind, Pair
 from fedbraid.engines.kernels.tiles import breadth, power, split_rows
 
@@ -18,7 +18,10 @@ def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind) -> tuple[Tensor,
     size, around = kind.size(x, w), kind.padding
     if few.is_few(x.shape[2]):
         ready = few.padded(x, around)
-        y, chosen = few.product(ready, ordered(w, kind.fine), b, size, (w.shape[3], w.shape[4]), kind)
+        if small.is_small(w):
+            y, chosen = small.product(ready, w, b, size, kind)
+        else:
+            y, chosen = few.product(ready, ordered(w, kind.fine), b, size, (w.shape[3], w.shape[4]), kind)
         return y, chosen, ready if around else x.new_empty(len(x), 0)
     found = images(x, (x.shape[3] + 2 * around, x.shape[4] + 2 * around), around, 1, kind.fine)
     y, chosen = product(found, ordered(w, kind.fine), b, size, w.shape[4], kind)
@@ -48,7 +51,8 @@ def gradients(
         if wanted:
             back = input_gradient(slopes, w, size, kind.fine)
     if few_channels:
-        parts = few.weight_gradient(d, chosen, ready, slope, bias is not None, kind)
+        programs = small if small.is_small(w) else few
+        parts = programs.weight_gradient(d, chosen, ready, slope, bias is not None, kind)
     else:
         scale = 2 if kind.pooled else 1
         sides = d.shape[1], d.shape[3] * scale, d.shape[4] * scale

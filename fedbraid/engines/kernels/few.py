@@ -26,7 +26,7 @@ def product(
     """Patches of `x` times weights [outs, breadth]; the result lies channels-last."""
     from fedbraid.engines.kernels.few_programs import convolve
 
-    _check_size(x)
+    check_size(x)
     clients, batch, channels = x.shape[:3]
     outs, row = weights.numbers.shape[2:]
     lines = batch * size[0] * size[1] * (4 if kind.pooled else 1)
@@ -47,7 +47,7 @@ def weight_gradient(d: Tensor, chosen: Tensor, x: Tensor, slope: Tensor, biased:
     """`d` times patches of `x` [splits, clients, outs, breadth], in parts that are still to be summed."""
     from fedbraid.engines.kernels import few_programs
 
-    _check_size(d)
+    check_size(d)
     clients, outs, channels, height, width = slope.shape
     depth = channels * height * width
     across = breadth(depth + biased)
@@ -67,7 +67,7 @@ def weight_gradient(d: Tensor, chosen: Tensor, x: Tensor, slope: Tensor, biased:
     return parts
 
 
-def _check_size(x: Tensor) -> None:
+def check_size(x: Tensor) -> None:
     """Places within a client's tensor are numbers of 32 bits."""
     if sum((n - 1) * stride for n, stride in zip(x.shape[1:], x.stride()[1:], strict=True)) >= 2**31:
         raise UserError(f"batches of shape {tuple(x.shape[1:])} are too large for the stack; make local.batch smaller")
