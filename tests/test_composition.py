@@ -92,6 +92,7 @@ NOTHING_NEW = {
     *(("uniform", name) for name in UNIFORM_ALREADY),
     *(("sizes", name) for name in NAMES if name not in UNIFORM_ALREADY | {"sizes", "uniform"}),
     ("avgm", "skip"),  # two rounds average once, and momentum begins at the second average
+    ("nova", "skip"),  # what counts are the steps of the second round, and here all take three
 }
 
 
@@ -201,6 +202,8 @@ EITHER_WAY = [
     ("drift", "skip(every=2)"),
     ("avgm", "skip(every=2)"),
     ("opt", "skip(every=2)"),
+    ("nova", "skip(every=2)"),
+    ("qfair(q=2)", "skip(every=2)"),
     ("disco", "nova"),
     ("disco", "qfair"),
     ("prox", "sam"),

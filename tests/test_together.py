@@ -205,6 +205,7 @@ def test_every_hook_is_the_servers_or_the_clients():
         "probed",
         "weigh",
         "reweigh",
+        "rescale",
         "absorb",
         "update",
     }

@@ -18,7 +18,7 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.gradient import Objective
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer, clipped
-from fedbraid.core.strand import Client, Gradient, Strand
+from fedbraid.core.strand import Client, Gradient, Strand, View
 from fedbraid.core.task import Task, sample_losses, task_loss
 from fedbraid.core.tree import Tree, grow
 from fedbraid.errors import UserError
@@ -111,7 +111,7 @@ class LocalJob:
 
     def step(self, state: State, batch: Batch, given: State, seen: Mapping[str, Outputs]) -> State:
         """One local step. `seen` holds the frozen models' outputs on this batch where they are known already."""
-        chain, buffers = self.chain, state["buffers"]
+        chain = self.chain
         client = {s.name: self._client(s, given, state, no_batches, seen) for s in chain}
         for s in chain.using("batch"):
             batch = s.batch(batch, client[s.name])
@@ -119,7 +119,10 @@ class LocalJob:
             seen = {name: self._look(view, batch.x) for name, view in self.views(given).items()}
             client = {s.name: self._client(s, given, state, no_batches, seen) for s in chain}
 
+        evaluations: list[tuple[Tensor, tuple[Outputs, Tensor]]] = []
+
         def objective(at: Tensor) -> tuple[Tensor, tuple[Outputs, Tensor]]:
+            buffers = evaluations[-1][1][1] if evaluations else state["buffers"]  # every pass moves the statistics
             out, after = self.model.learn(at, buffers, batch.x)
             logits = out.logits
             for s in chain.using("logits"):
@@ -128,8 +131,6 @@ class LocalJob:
             for s in chain.using("loss"):
                 loss = loss + s.loss(out, batch, client[s.name])
             return loss, (out, after)
-
-        evaluations: list[tuple[Tensor, tuple[Outputs, Tensor]]] = []
 
         def raw(at: Tensor) -> Tensor:
             g, evaluation = self.differentiate(objective, at)
@@ -210,11 +211,14 @@ class LocalJob:
     def _client(
         self, s: Strand, given: State, state: State, batches: Batches, seen: Mapping[str, Outputs] | None = None
     ) -> Client:
+        def at(model: Tensor | View) -> View:
+            return model if isinstance(model, tuple) else (model, state["buffers"])
+
         return Client(
             start=given["start"],
             buffers=given["buffers"],
             trained_buffers=state["buffers"],
-            initial=given["initial"],
+            initial=(given["initial"], given["initial_buffers"]),
             received=given["received"].get(s.name, {}),
             kept=given["kept"].get(s.name, {}),
             memory=state["memory"].get(s.name, {}),
@@ -228,19 +232,18 @@ class LocalJob:
             task=self.task,
             layout=self.model.layout,
             views={name.removeprefix(f"{s.name}."): out for name, out in (seen or {}).items()},
-            over_data=lambda w, f, whole=True: self._over_data(w, f, state["buffers"], batches, whole),
-            slope=lambda w: self._slope(w, state["buffers"], batches, given["size"]),
+            over_data=lambda model, f, whole=True: self._over_data(at(model), f, batches, whole),
+            slope=lambda model: self._slope(at(model), batches, given["size"]),
         )
 
-    def _over_data(
-        self, w: Tensor, f: Callable[[Outputs, Batch], Tree], buffers: Tensor, batches: Batches, whole: bool
-    ) -> Tree:
+    def _over_data(self, view: View, f: Callable[[Outputs, Batch], Tree], batches: Batches, whole: bool) -> Tree:
         self.tally.passes += whole
         self.tally.glances += not whole
-        return _total(f(self.model.predict(w, buffers, batch.x), batch) for batch in batches(whole))
+        return _total(f(self.model.predict(*view, batch.x), batch) for batch in batches(whole))
 
-    def _slope(self, w: Tensor, buffers: Tensor, batches: Batches, size: Tensor) -> Tensor:
+    def _slope(self, view: View, batches: Batches, size: Tensor) -> Tensor:
         self.tally.slopes += 1
+        w, buffers = view
 
         def share(batch: Batch) -> Tree:
             def objective(at: Tensor) -> tuple[Tensor, Tensor]:

@@ -139,25 +139,29 @@ def one_round(
         here = job.only(replies.came)
         cohort, view = here.cohort, replace(view, cohort=here.cohort, sent=here.model)
 
-    weights = cohort.sizes / cohort.sizes.sum()
+    shares = cohort.sizes / cohort.sizes.sum()
     if chain.averages == "uniform":
-        weights = view.ones / len(cohort)
+        shares = view.ones / len(cohort)
     for s in chain.using("weigh"):
-        weights = s.weigh(cohort.sizes / cohort.sizes.sum(), seen_by(s, replies=replies))
+        shares = s.weigh(cohort.sizes / cohort.sizes.sum(), seen_by(s, replies=replies))
     for s in chain.using("reweigh"):
-        weights = s.reweigh(weights, seen_by(s, replies=replies))
+        shares = s.reweigh(shares, seen_by(s, replies=replies))
+    weights = shares
+    for s in chain.using("rescale"):
+        weights = s.rescale(weights, seen_by(s, replies=replies))
+    view = replace(view, replies=replies, shares=shares, weights=weights)
 
     total = weights.sum()
     added = replies.sum("model", weights)
     delta: Tensor | None = torch.addcmul(added, total, server.w, value=-1)  # Σ p_k (w_k − x)
     for s in chain.using("absorb"):
-        kept[s.name] = s.absorb(seen_by(s, replies=replies, weights=weights))
+        kept[s.name] = s.absorb(seen_by(s))
     for s in chain.using("update"):
         assert delta is not None
-        delta, kept[s.name] = s.update(delta, seen_by(s, replies=replies, weights=weights))
+        delta, kept[s.name] = s.update(delta, seen_by(s))
         if delta is None:
             break
-    summed = added, total, replies.sum("buffers", weights / total)
+    summed = added, total, replies.sum("buffers", shares / shares.sum())
     if delta is None:
         return Server(server.w, server.buffers, kept, server.round + 1, summed)
     return Server(server.w + delta, summed[2], kept, server.round + 1, summed)

@@ -65,9 +65,15 @@ class Cohort:
 
 
 class OverData(Protocol):
-    """Adds up `f(outputs, batch)` of the model `w` over a client's whole training set, or the round's first batch."""
+    """Adds up `f(outputs, batch)` of a model over a client's whole training set, or the round's first batch."""
 
-    def __call__(self, w: Tensor, f: Callable[[Outputs, Batch], Tree], whole: bool = True) -> Tree: ...
+    def __call__(self, model: Tensor | View, f: Callable[[Outputs, Batch], Tree], whole: bool = True) -> Tree: ...
+
+
+class Slope(Protocol):
+    """The gradient of a model's mean task loss over a client's whole training set."""
+
+    def __call__(self, model: Tensor | View) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +83,7 @@ class Client:
     start: Tensor  # [D] the model received, where local training begins
     buffers: Tensor  # [Db] the buffers received with it
     trained_buffers: Tensor  # [Db] the buffers now
-    initial: Tensor  # [D] the model that the federation began with
+    initial: View  # the model that the federation began with, and its buffers
     received: Tree  # what this strand sent
     kept: Tree  # what this strand keeps on this client between rounds
     memory: Tree  # what this strand remembers within the round
@@ -91,8 +97,12 @@ class Client:
     task: Task
     layout: Layout
     views: Mapping[str, Outputs]  # outputs on this batch of the models that strands asked to look through
-    over_data: OverData
-    slope: Gradient  # the gradient of the mean task loss over the client's whole training set
+    over_data: OverData  # of a view, or of a model with the buffers as they are now
+    slope: Slope  # likewise
+
+    @property
+    def received_model(self) -> View:
+        return self.start, self.buffers
 
 
 class Replies(Protocol):
@@ -120,7 +130,8 @@ class Round:
     seed: int
     sent: Tensor  # [D], or [C, D] where every client was sent a model of its own
     replies: Replies | None = None
-    weights: Tensor | None = None  # [C] the aggregation weights, once they are known
+    shares: Tensor | None = None  # [C] what each model counts in the mean, once it is known
+    weights: Tensor | None = None  # [C] what each update counts, likewise
 
     @property
     def last(self) -> bool:
@@ -162,8 +173,8 @@ class Round:
 class Strand:
     """One idea of one paper. Subclass as a frozen dataclass whose fields are the hyper-parameters.
 
-    Order in a chain: `batch`, `logits`, `reweigh`, `update`, `deploy` act in the order listed; losses add up; for
-    `grad` the first listed is innermost, so `sam+drift` reads outward from autograd.
+    Order in a chain: `batch`, `logits`, `reweigh`, `rescale`, `update`, `deploy` act in the order listed; losses add
+    up; for `grad` the first listed is innermost, so `sam+drift` reads outward from autograd.
     """
 
     name: ClassVar[str] = ""
@@ -303,8 +314,12 @@ class Strand:
         """Set the aggregation weights [C], given the shares of data (one strand of a chain at most)."""
         return n
 
-    def reweigh(self, weights: Tensor, r: Round) -> Tensor:
-        """Transform the aggregation weights [C]; they need not sum to 1."""
+    def reweigh(self, shares: Tensor, r: Round) -> Tensor:
+        """Transform what each model counts in the mean [C]; of buffers too."""
+        return shares
+
+    def rescale(self, weights: Tensor, r: Round) -> Tensor:
+        """Transform what each client's update counts [C]; these need not sum to 1, and the mean's shares stay."""
         return weights
 
     def absorb(self, r: Round) -> Tree:

@@ -36,7 +36,7 @@ class Asd(Strand):
         return replace(self, not_true=self.not_true or any(o.name == "ntd" for o in others))
 
     def views(self, c: Client) -> dict[str, View]:
-        return {"received": (c.start, c.buffers)}
+        return {"received": c.received_model}
 
     def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
         teacher, student = c.views["received"].logits, out.logits

@@ -52,7 +52,7 @@ class Creff(Strand):
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         head = c.received["weight"], c.received["bias"]
-        sums = c.over_data(c.start, lambda out, b: _head_gradients(out.features, b.y * b.mask[:, None], *head))
+        sums = c.over_data(c.received_model, lambda out, b: _head_gradients(out.features, b.y * b.mask[:, None], *head))
         n = c.label_counts.clamp(min=1)
         mean = {"weight": sums["weight"] / n[:, None, None], "bias": sums["bias"] / n[:, None]}
         return mean | {"has": (c.label_counts > 0).to(w.dtype)}, c.kept

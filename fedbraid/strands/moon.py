@@ -29,7 +29,7 @@ class Moon(Strand):
         return {"model": setup.w, "buffers": setup.buffers, "has": setup.w.new_zeros(())}
 
     def views(self, c: Client) -> dict[str, View]:
-        return {"received": (c.start, c.buffers), "previous": (c.kept["model"], c.kept["buffers"])}
+        return {"received": c.received_model, "previous": (c.kept["model"], c.kept["buffers"])}
 
     def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
         near, far = (

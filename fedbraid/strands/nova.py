@@ -41,7 +41,7 @@ class Nova(Strand):
         uploads = {"a": c.memory["a"]}
         return (uploads | {"steps": c.steps} if self.steps_effective else uploads), c.kept
 
-    def reweigh(self, weights: Tensor, r: Round) -> Tensor:
+    def rescale(self, weights: Tensor, r: Round) -> Tensor:
         a = r.each("a")
         effective = (weights * (r.each("steps") if self.steps_effective else a)).sum()
         return weights * effective / a

@@ -27,7 +27,7 @@ class Ntd(Strand):
         return None if any(o.name == "asd" for o in others) else self
 
     def views(self, c: Client) -> dict[str, View]:
-        return {"received": (c.start, c.buffers)}
+        return {"received": c.received_model}
 
     def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
         both = (c.views["received"].logits, out.logits)

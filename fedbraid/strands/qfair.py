@@ -29,10 +29,12 @@ class QFair(Strand):
         return self
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        total = c.over_data(c.start, lambda out, b: {"f": (sample_losses(c.task, out.logits, b) * b.mask).sum()})
+        total = c.over_data(
+            c.received_model, lambda out, b: {"f": (sample_losses(c.task, out.logits, b) * b.mask).sum()}
+        )
         return {"loss": total["f"] / c.size, "square": (c.start - w).square().sum()}, c.kept
 
-    def reweigh(self, weights: Tensor, r: Round) -> Tensor:
+    def rescale(self, weights: Tensor, r: Round) -> Tensor:
         if not self.q:
             return weights
         lipschitz, f = 1 / r.lr, r.each("loss") + 1e-10

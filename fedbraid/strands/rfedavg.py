@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
-from fedbraid.core.strand import Client, Round, Setup, Strand
+from fedbraid.core.strand import Client, Round, Setup, Strand, View
 from fedbraid.core.tree import PerClient, Tree
 from fedbraid.models.outputs import Outputs
 
@@ -51,15 +51,17 @@ class RFedAvg(Strand):
         return bool((r.kept["known"][r.cohort.ids] == 0).any())
 
     def probe(self, c: Client) -> Tree:
-        return {"map": feature_mean(self, c.initial, c, "first")}
+        if "new" not in c.received:  # another strand asks
+            return {"map": torch.zeros_like(c.received["others"].sum(0))}
+        return {"map": torch.where(c.received["new"] > 0, feature_mean(self, c.initial, c, "first"), 0.0)}
 
     def probed(self, r: Round) -> PerClient:
         known = r.kept["known"][r.cohort.ids][:, None] > 0
         return self._others(torch.where(known, r.kept["map"][r.cohort.ids], r.each("map")))
 
     def send(self, r: Round) -> PerClient:
-        if self.asks(r):
-            return PerClient()  # comes with the probe's answer
+        if self.asks(r):  # the means come with the probe's answer, in which those who are known tell nothing again
+            return PerClient(new=1 - r.kept["known"][r.cohort.ids])
         return self._others(r.kept["map"][r.cohort.ids])
 
     def _others(self, maps: Tensor) -> PerClient:
@@ -114,7 +116,7 @@ class RFedAvgPlus(Strand):
         return self.noise, rounds
 
     def probe(self, c: Client) -> Tree:
-        return {"map": feature_mean(self, c.start, c, "received")}
+        return {"map": feature_mean(self, c.received_model, c, "received")}
 
     def probed(self, r: Round) -> Tree | PerClient:
         maps = r.each("map")
@@ -128,8 +130,8 @@ class RFedAvgPlus(Strand):
         return self.lam * (batch.mean(out.features) - c.received["target"]).square().sum()
 
 
-def feature_mean(strand: RFedAvg | RFedAvgPlus, w: Tensor, c: Client, draw: str) -> Tensor:
-    """δ: the mean feature of a client's data under `w`, clipped and noised if asked; each release has its own draw."""
+def feature_mean(strand: RFedAvg | RFedAvgPlus, model: Tensor | View, c: Client, draw: str) -> Tensor:
+    """δ: the mean feature of a client's data, clipped and noised if asked; each release has its own draw."""
 
     def add(out: Outputs, batch: Batch) -> Tree:
         f = out.features
@@ -137,7 +139,7 @@ def feature_mean(strand: RFedAvg | RFedAvgPlus, w: Tensor, c: Client, draw: str)
             f = f * (strand.clip / f.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)).clamp(max=1.0)
         return {"f": (f * batch.mask[:, None]).sum(0), "n": batch.mask.sum()}
 
-    total = c.over_data(w, add, whole=strand.delta == "full")
+    total = c.over_data(model, add, whole=strand.delta == "full")
     mean = total["f"] / total["n"]
     if strand.noise:
         mean = mean + strand.noise * strand.clip / total["n"] * c.chance[draw]

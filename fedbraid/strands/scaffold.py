@@ -46,15 +46,18 @@ class Scaffold(Strand):
         return {"c": r.kept["c"]}
 
     def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
-        return next(w) + self.strength * (c.received["c"] / self._size(c) - c.kept["c"])  # eq. 3
+        return next(w) + self._correction(c)  # eq. 3
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         if self.option == 1:
-            new = c.slope(c.start)
+            new = c.slope(c.received_model)
         else:
             moved = (c.start - w) / (c.optimizer.reach(c.steps) * c.lr)
-            new = c.kept["c"] - c.received["c"] / self._size(c) + moved
+            new = moved - self._correction(c)
         return {"change": self._size(c) * (new - c.kept["c"])}, {"c": new}  # eq. 4
+
+    def _correction(self, c: Client) -> Tensor:
+        return self.strength * (c.received["c"] / self._size(c) - c.kept["c"])
 
     def _size(self, c: Client) -> Tensor | float:
         return c.relative_size if self.by_size else 1.0

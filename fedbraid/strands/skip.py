@@ -41,14 +41,14 @@ class Skip(Strand):
             return {}
         return PerClient(model=r.kept["model"], buffers=r.kept["buffers"])
 
-    def reweigh(self, weights: Tensor, r: Round) -> Tensor:
+    def reweigh(self, shares: Tensor, r: Round) -> Tensor:
         if not r.kept:
-            return weights
-        seen = r.kept["seen"] + weights / weights.sum() * r.cohort.sizes.sum()
-        return seen / seen.sum() * weights.sum()  # eq. 5
+            return shares
+        seen = r.kept["seen"] + shares / shares.sum() * r.cohort.sizes.sum()
+        return seen / seen.sum()  # eq. 5
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
-        assert r.replies is not None and r.weights is not None
+        assert r.replies is not None and r.shares is not None
         done = r.number + 1
         if done % self.every == 0 or (r.last and self.concludes(done)):
             return delta, {}
@@ -57,6 +57,6 @@ class Skip(Strand):
         slots = {
             "model": r.models,
             "buffers": r.replies.each("buffers"),
-            "seen": r.weights / r.weights.sum() * samples,
+            "seen": r.shares / r.shares.sum() * samples,
         }
         return None, {key: value[order] for key, value in slots.items()}

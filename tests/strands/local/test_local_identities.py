@@ -31,6 +31,7 @@ from fedbraid.strands.acd import Acd
 from fedbraid.strands.asd import Asd
 from fedbraid.strands.lc import Lc
 from fedbraid.strands.ntd import Ntd
+from fedbraid.strands.rfedavg import RFedAvg
 from fedbraid.strands.rod import Rod
 
 NEUTRAL = [
@@ -349,7 +350,7 @@ def test_rfedavg_sends_everybody_everybodys_mean(kind, cohort, include_self):
 @pytest.mark.parametrize("cohort", [2, 4, 6])
 def test_rfedavg_sends_means_once_in_its_first_round(cohort):
     line = World("rfedavg", cohort=cohort).built().advance()
-    assert line["bytes_down"] == cohort * (PARAMETERS + (cohort - 1) * HIDDEN) * BYTES
+    assert line["bytes_down"] == cohort * (PARAMETERS + 1 + (cohort - 1) * HIDDEN) * BYTES  # 1: that it is new
 
 
 def test_every_mean_that_leaves_a_client_has_noise_of_its_own():
@@ -388,3 +389,19 @@ def test_a_learning_rate_that_decays_reaches_rods_personal_head():
     (k,) = world.cohort(1)
     assert [k] != world.cohort(0)  # so its head starts from zero
     assert heads[0][1][k].any() and apart(heads[0][1][k], 2 * heads[1][1][k]) < 1e-12
+
+
+@pytest.mark.parametrize("more", ["", "+disco(target=global)"])
+def test_rfedavgs_clients_tell_their_mean_under_the_initial_model_once(more):
+    """What the accountant counts: one release, and one after each training."""
+    experiment = World(f"rfedavg(noise=1.0){more}", cohort=3).built(rounds=8)
+    told, trained = np.zeros(len(SIZES), dtype=int), np.zeros(len(SIZES), dtype=int)
+    for _ in range(8):
+        ids = experiment.cohort().ids
+        answers = replies(experiment)
+        trained[ids] += 1
+        if len(answers) == 2:
+            told[ids] += answers[0].each("rfedavg.map").abs().amax(1).numpy() > 0
+        experiment.advance()
+    assert set(told[trained > 0]) == {1}
+    assert max(trained) + 1 <= RFedAvg(noise=1.0).releases(8)[1]

@@ -268,7 +268,11 @@ def test_feature_means(strand, delta, noise):
     parts[0][1][0] = 0.0
     chance = rng.normal(size=WIDTH)
     c = SimpleNamespace(
-        over_data=over(parts), chance=dict.fromkeys(("first", "received"), tensor(chance)), initial=None, start=None
+        over_data=over(parts),
+        chance=dict.fromkeys(("first", "received"), tensor(chance)),
+        initial=None,
+        received_model=None,
+        received={"new": tensor(1.0)},
     )
     f = np.concatenate([p[1] for p in (parts if delta == "full" else parts[:1])])
     expected = f.mean(0)

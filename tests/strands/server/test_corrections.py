@@ -30,8 +30,9 @@ def test_scaffold(kind, option, hyper, optimizer):
     for t in range(ROUNDS):
         models, changes = [], []
         for k in world.cohort(t):
-            y = world.local(t, k, x, lambda w, shift=strength * (c - own[k]): shift)
-            new = world.slope(x, k) if option == 1 else own[k] - c + (x - y) / (world.reach(t, k) * world.lr(t))
+            shift = strength * (c - own[k])
+            y = world.local(t, k, x, lambda w, shift=shift: shift)
+            new = world.slope(x, k) if option == 1 else (x - y) / (world.reach(t, k) * world.lr(t)) - shift
             models.append(y)
             changes.append(new - own[k])
             own[k] = new

@@ -110,10 +110,10 @@ def test_a_global_target_costs_counts_and_the_target():
 
 
 def test_the_first_exchange_of_rfedavg_costs_no_more_than_the_means():
-    """Nobody has a mean yet: clients send theirs under the initial model, and receive the others' once."""
+    """Nobody has a mean yet: clients are told so, send theirs under the initial model, and receive the others' once."""
     _, records = rounds("rfedavg")
     assert records[0]["bytes_up"] == 8 * K * (P + 2 * D)
-    assert records[0]["bytes_down"] == 8 * K * (P + (K - 1) * D)
+    assert records[0]["bytes_down"] == 8 * K * (P + 1 + (K - 1) * D)
 
 
 @pytest.mark.parametrize("method", ["scaffold+skip(every=2)", "skip(every=2)"])
