@@ -96,10 +96,14 @@ def one(name: str) -> dict[str, Any]:
 
 def cost(chain: Chain) -> str:
     """Floats per client and round, counted from the payloads of a tiny federation, in units of the model's size P."""
-    experiment = federation(chain, "loop", rounds=2)
-    cohort = experiment.cohort()
-    flow = one_round(chain, experiment.optimizer, experiment.setup, experiment.server, cohort, seed=0)
-    down, up, job = 0, 0, next(flow)
+    experiment = federation(chain, "loop", rounds=8, hidden=(12, 4))  # a model larger than any other payload
+    for _ in range(6):  # what clients are asked before their first training only is no round's cost
+        cohort = experiment.cohort()
+        flow = one_round(chain, experiment.optimizer, experiment.setup, experiment.server, cohort, seed=0)
+        down, up, job = 0, 0, next(flow)
+        if job.kind == "train":
+            break
+        experiment.advance()
     while True:  # what the server makes of the replies costs nothing on the wire
         replies = experiment.engine.run(job)
         down, up = down + job.bytes_down, up + replies.bytes_up

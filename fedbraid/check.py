@@ -250,6 +250,7 @@ def federation(
     disturbed: int | None = None,
     directory: Path | None = None,
     seed: int = 0,
+    hidden: Sequence[int] = (4,),
 ) -> Experiment:
     """Six ragged clients, four of them in a round; `disturbed` is a client whose inputs are changed."""
     rng = stream(seed, "check")
@@ -269,7 +270,7 @@ def federation(
             "seed": seed,
             "sampling": {"clients": 4},
             "local": {"batch": 5, "epochs": 2},
-            "model": {"name": "mlp", "hidden": [4]},
+            "model": {"name": "mlp", "hidden": [*hidden]},
             "optimizer": {"lr": 0.1, "momentum": 0.5},
             "engine": {"kind": kind, "device": "cpu", "dtype": "float64", "chunk": chunk},
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from statistics import fmean
 from time import monotonic
@@ -134,7 +135,9 @@ def summary(console: Console, run: Run, where: Path) -> None:
     percent = s["metric"] == "accuracy"
 
     def score(value: float | None) -> str:
-        return "–" if value is None else f"{100 * value:.2f} %" if percent else f"{value:.4f}"
+        if value is None or isnan(value):
+            return "–"
+        return f"{100 * value:.2f} %" if percent else f"{value:.4f}"
 
     table = Table(show_header=False, box=None)
     table.add_row("method", escape(run.config.method))
@@ -149,9 +152,8 @@ def summary(console: Console, run: Run, where: Path) -> None:
         epsilon = "not computed" if p["epsilon"] is None else f"{p['epsilon']:.2f}"
         table.add_row(f"privacy of {strand}", f"epsilon {epsilon} at delta {p['delta']:g} ({p['releases']} releases)")
     console.print(table)
-    diverged = next((line["round"] for line in run.rounds if not line["finite"]), None)
-    if diverged:
+    if s["diverged"]:
         console.print(
-            f"[bold red]diverged[/]: from round {diverged} on the model is not finite; its scores mean nothing"
+            f"[bold red]diverged[/]: from round {s['diverged']} on the model is not finite; its scores mean nothing"
         )
     console.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False, markup=False)

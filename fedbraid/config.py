@@ -82,6 +82,21 @@ class Sampling:
                 f"late clients join in a round from sampling.late_from={self.late_from} to "
                 f"sampling.late_by={self.late_by}; these must be rounds from 2 on, in order"
             )
+        if unheard := self._unheard():
+            raise UserError(unheard)
+
+    def _unheard(self) -> str | None:
+        """A setting that another one keeps from having any effect."""
+        given = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
+        if self.scheme == "fixed" and "rate" in given:
+            return (
+                f"sampling.rate={self.rate} is for sampling.scheme=bernoulli; set that too, or sampling.clients instead"
+            )
+        if self.scheme == "bernoulli" and "clients" in given:
+            return f"sampling.clients={self.clients} is for sampling.scheme=fixed; beside bernoulli set sampling.rate"
+        if not self.late and given & {"late_from", "late_by"}:
+            return "sampling.late_from and sampling.late_by tell when late clients join; set their share sampling.late too"
+        return None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -161,6 +162,13 @@ def test_a_model_that_diverges_is_warned_about(caplog):
         run = fb.run(**TINY | {"data": toy(task="regression")[0]}, optimizer={"lr": 1e30})
     assert any("no longer finite" in r.getMessage() for r in caplog.records)
     assert len(run.rounds) == 3
+
+
+def test_a_method_that_diverges_does_not_win_a_comparison(tmp_path):
+    compared = fb.compare("fedprox(mu=1e30)", "fedavg", **TINY, out=tmp_path / "both")
+    lost, kept = compared.summary.values()
+    assert math.isnan(lost["last"]["mean"]) and kept["last"]["mean"] > 0
+    assert "diverged" in (tmp_path / "both" / "table.md").read_text()
 
 
 def test_every_round_is_handed_to_the_caller_as_it_ends():

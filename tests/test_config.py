@@ -51,9 +51,8 @@ CONFIGS = table(
     partition=named(clients=COUNTS),
     model=named(),
     optimizer=named(),
-    sampling=table(
-        scheme=st.sampled_from(["fixed", "bernoulli"]), clients=st.integers(0, 99), rate=st.floats(1e-9, 1.0)
-    ),
+    sampling=table(clients=st.integers(0, 99))
+    | st.fixed_dictionaries({"scheme": st.just("bernoulli"), "rate": st.floats(1e-9, 1.0)}),
     local=table(batch=st.integers(0, 99), epochs=st.integers(1, MOST), drop_last=st.booleans()),
     evaluate=table(every=COUNTS, model=st.sampled_from(["server", "cohort"]), target=st.floats(0, 0.99)),
     engine=table(kind=st.sampled_from(["auto", "stack", "loop"]), chunk=st.integers(0, 9), device=NAMES),
@@ -83,7 +82,7 @@ def test_nothing_is_everything_by_default():
 
 
 def test_whole_numbers_pass_as_numbers():
-    assert from_dict({"sampling": {"rate": 1}}).sampling.rate == 1.0
+    assert from_dict({"sampling": {"scheme": "bernoulli", "rate": 1}}).sampling.rate == 1.0
 
 
 def leaves_of(cls, path=""):
@@ -146,6 +145,9 @@ def test_a_table_is_not_a_value(key, value):
         ({"rounds": True}, "rounds must be a whole number, not True"),
         ({"seed": -1}, "seed must be 0 or more"),
         ({"sampling": {"rate": 0.0}}, "sampling.rate must lie in (0, 1]"),
+        ({"sampling": {"rate": 0.3}}, "sampling.rate=0.3 is for sampling.scheme=bernoulli"),
+        ({"sampling": {"scheme": "bernoulli", "clients": 5}}, "sampling.clients=5 is for sampling.scheme=fixed"),
+        ({"sampling": {"late_from": 3}}, "set their share sampling.late too"),
         ({"sampling": {"rate": math.nan}}, "sampling.rate must lie in (0, 1]"),
         ({"evaluate": {"target": 90}}, "evaluate.target is a share such as 0.9"),
         ({"local": {"epochs": 0}}, "epochs >= 1"),

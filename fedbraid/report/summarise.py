@@ -15,9 +15,9 @@ COSTS = ("bytes_down", "bytes_up", "forward_samples", "backward_samples", "secon
 
 
 def summarise(rounds: Sequence[Round], target: float | None = None) -> dict[str, Any]:
-    """One run in numbers. Accuracies are fractions; a score that is not finite (a diverged run) stays NaN."""
+    """One run in numbers. Accuracies are fractions; what a model that is not finite scores is NaN."""
     metric = metric_of(rounds)
-    scored = [(int(entry["round"]), float(entry[metric])) for entry in rounds if metric and entry[metric] is not None]
+    scored = [(int(entry["round"]), _score(entry, metric)) for entry in rounds if metric and entry[metric] is not None]
     scores = [score for _, score in scored]
     best_round, best = _best(scored, metric)
     return {
@@ -32,6 +32,7 @@ def summarise(rounds: Sequence[Round], target: float | None = None) -> dict[str,
         "mean_last10": mean(scores[-10:]),
         "target": target,
         "rounds_to_target": _rounds_to(target, scored, metric),
+        "diverged": next((int(entry["round"]) for entry in rounds if not _is_finite(entry)), None),
         **{cost: sum(entry[cost] for entry in rounds) for cost in COSTS},
     }
 
@@ -78,6 +79,15 @@ def _deviation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     return stdev(values) if all(map(isfinite, values)) else nan
+
+
+def _is_finite(entry: Round) -> bool:
+    return entry.get("finite") is not False
+
+
+def _score(entry: Round, metric: str) -> float:
+    """A model of NaN still guesses a class, and hits some."""
+    return float(entry[metric]) if _is_finite(entry) else nan
 
 
 def _best(scored: Sequence[tuple[int, float]], metric: str | None) -> tuple[int | None, float | None]:

@@ -40,7 +40,7 @@ def sweeps(records: Sequence[RunRecord]) -> list[Sweep]:
     for key in ends:
         lines: dict[str, dict[float, list[float]]] = {}
         for record, settings in zip(records, varied, strict=True):
-            value, last = settings.get(key), _last(record)
+            value, last = settings.get(key), summarise(record.rounds)["last"]
             if isinstance(value, int | float) and not isinstance(value, bool) and last is not None:
                 others = {other: setting for other, setting in settings.items() if other != key}
                 label = named(str(record.settings["method"]), others, among=ends)
@@ -86,13 +86,6 @@ def _varied(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run is told apart by, with their values."""
     values = flat(settings)
     return {key: values[key] for key in settings.get("varied", ()) if key in values}
-
-
-def _last(record: RunRecord) -> float | None:
-    """The last score; NaN of a model that diverged, whatever it happens to hit."""
-    last: float | None = summarise(record.rounds)["last"]
-    diverged = bool(record.rounds) and record.rounds[-1].get("finite") is False
-    return nan if diverged and last is not None else last
 
 
 def _mean(scores: Sequence[float]) -> float:

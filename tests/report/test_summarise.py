@@ -97,3 +97,13 @@ def test_no_runs_and_unlike_runs_are_mistakes() -> None:
         across([])
     with pytest.raises(UserError, match="one task"):
         by_method([run("a", [0.1]), regression("b", [1.0])])
+
+
+def test_what_a_model_that_is_not_finite_hits_is_no_score() -> None:
+    """It says one class to everything, and where that class is frequent it would win."""
+    begun, lost = run("fedavg", [0.5, 0.6]).rounds, run("fedavg", [0.9, 0.9, 0.9, 0.9], finite=False).rounds[2:]
+    summary = summarise(begun + lost, target=0.8)
+    assert (summary["best"], summary["best_round"], summary["diverged"]) == (0.6, 2, 3)
+    assert math.isnan(summary["last"]) and math.isnan(summary["mean_last5"])
+    assert summary["rounds_to_target"] is None
+    assert summarise(begun)["diverged"] is None
