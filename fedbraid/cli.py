@@ -234,9 +234,15 @@ def check(
     if as_json:
         print_json([vars(r) for r in results])
     else:
+        told: set[str] = set()
         for r in results:
             colour = {"passed": "green", "failed": "red"}.get(r.verdict, "yellow")
-            out.print(f"[{colour}]{r.verdict:>14}[/]  {escape(r.law)}" + (f": {escape(r.detail)}" if r.detail else ""))
+            detail = "the same" if r.verdict == "failed" and r.detail in told else r.detail
+            told.add(r.detail)
+            out.print(
+                f"[{colour}]{r.verdict:>14}[/]  {escape(r.law)}" + (f": {escape(detail)}" if detail else ""),
+                soft_wrap=True,
+            )
     if failed:
         raise typer.Exit(1)
 
@@ -307,23 +313,28 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or "can't allocate memory" in told or "CUDA out of memory" in told
 
 
+def sentence(error: Exception) -> str | None:
+    """What a user is told of an error that is no defect of FedBraid's; None where it may be one."""
+    if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
+        return f"this needs more memory than there is: {(str(error) or 'no more is told').splitlines()[0]}"
+    if isinstance(error, OSError | SafetensorError):
+        return str(error)
+    from fedbraid.faults import in_hook
+
+    return in_hook(error) or (str(error) if isinstance(error, UserError) else None)
+
+
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedbraid").setLevel(logging.INFO)
     try:
         app()
-    except UserError as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(2) from None
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except Exception as error:
+        told = sentence(error)
+        if told is None:
             raise
-        said = (str(error) or "no more is told").splitlines()[0]
-        err.print(f"[bold red]error:[/] this needs more memory than there is: {escape(said)}", soft_wrap=True)
-        raise SystemExit(2) from None
-    except (OSError, SafetensorError) as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        err.print(f"[bold red]error:[/] {escape(told)}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
 
 

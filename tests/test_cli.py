@@ -139,6 +139,29 @@ def test_check_of_a_broken_strand_fails(fedbraid):
     assert code == 1 and "failed" in out
 
 
+def test_a_strand_that_returns_too_little_is_told_so_once_and_without_a_traceback(fedbraid):
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
+        "@dataclass(frozen=True)\nclass Half(fb.Strand):\n"
+        "    def update(self, delta, r):\n        return delta / 2\n"
+    )
+    complaint = "update of half (mine.py:6) returns a tensor"
+    code, out, _ = fedbraid("check", "mine.py:Half")
+    assert code == 1 and out.count(complaint) == 1 and "padding changes nothing: the same\n" in out
+    code, _, err = fedbraid("run", "-m", "half", "--strand", "mine.py:Half", *SMALL)
+    assert code == 2 and complaint in err and "Traceback" not in err
+
+
+def test_a_strand_that_fails_in_a_run_is_told_where(fedbraid):
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
+        "@dataclass(frozen=True)\nclass Half(fb.Strand):\n"
+        "    def update(self, delta, r):\n        return delta / r.kept['by'], r.kept\n"
+    )
+    code, _, err = fedbraid("run", "-m", "half", "--strand", "mine.py:Half", *SMALL)
+    assert code == 2 and "update of half failed at mine.py:7: there is nothing called 'by'" in err
+
+
 MISTAKES = [
     (("run", "--method", "fedavgg"), "did you mean 'fedavg'"),
     (("run", "--method", "prox("), "is not a method"),
