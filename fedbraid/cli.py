@@ -91,6 +91,11 @@ def run(
         gpus_per_worker=gpus_per_worker,
         base=base,
     )
+    if base and chosen.method != base.method:
+        raise UserError(
+            f"{place} was begun with method = {base.method!r}, not {chosen.method!r}; "
+            "resume it with that one, or choose another --out"
+        )
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
     with interruptible(), cli_show.progress(err, chosen.rounds) as on_round:
         done = api.run(
@@ -227,7 +232,7 @@ def check(
     from fedbraid.cli_input import load_strand
     from fedbraid.methods import parse
 
-    own = [load_strand(strand)] if ":" in strand else []
+    own = [load_strand(strand)] if ":" in strand or strand.endswith(".py") else []
     subject = parse(own[0].name if own else strand, own=own)
     results = check_strand(subject, raises=False)
     failed = [r for r in results if r.verdict == "failed"]

@@ -162,6 +162,12 @@ def test_a_strand_that_fails_in_a_run_is_told_where(fedbraid):
     assert code == 2 and "update of half failed at mine.py:7: there is nothing called 'by'" in err
 
 
+def test_a_run_is_not_resumed_with_another_method(fedbraid):
+    assert fedbraid("run", "-m", "prox", *SMALL, "--out", "d")[0] == 0
+    code, _, err = fedbraid("run", "-m", "fedavg", "--out", "d", "--resume")
+    assert code == 2 and "d was begun with method = 'prox', not 'fedavg'" in err
+
+
 MISTAKES = [
     (("run", "--method", "fedavgg"), "did you mean 'fedavg'"),
     (("run", "--method", "prox("), "is not a method"),
@@ -190,6 +196,9 @@ MISTAKES = [
     (("compare", "fedavg", "nope"), "no method is called 'nope'"),
     (("methods", "nope"), "no method is called 'nope'"),
     (("data", "inspect", "nope"), "no data set is called 'nope'"),
+    (("run", "-m", "fedprox", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
+    (("compare", "fedprox", "fedavg", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
+    (("check", "nope.py"), "given as file.py:Class"),
     (("check", "nope"), "no method is called 'nope'"),
 ]
 
