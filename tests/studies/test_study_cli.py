@@ -97,6 +97,13 @@ def test_all_that_were_begun_are_reported(fedbraid, reports, monkeypatch, tmp_pa
     assert (tmp_path / "results" / "one" / "table.md").exists() and not (tmp_path / "results" / "other").exists()
 
 
+def test_runs_of_a_recipe_of_ones_own_are_told_to_be_named(fedbraid, reports, tmp_path):
+    assert "nothing of any study is finished in results" in fedbraid("report")[2]
+    assert fedbraid("run", written(tmp_path, RECIPE), "--seeds", 1, "--only", "FedAvg @ skewed")[0] == 0
+    code, _, err = fedbraid("report")
+    assert code == 0 and "results has 1 finished runs, but none of FedBraid's recipes" in err and ".toml file" in err
+
+
 def test_a_table_that_is_run_otherwise_has_a_report_of_its_own(fedbraid, reports, tmp_path):
     tiny = written(tmp_path, RECIPE)
     options = ["--scale", "small", "--set", "local.epochs=2", "--seeds", 1]
