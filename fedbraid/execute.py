@@ -170,7 +170,9 @@ def _built(request: Request, beside: Experiment | None) -> Experiment:
     directory, config = request.directory, request.config
     if directory and directory.started:
         begun = directory.config()
-        check_brought(begun, request.given, directory.path, "go on in Python: run(…, {table}=…, out=…, resume=True)")
+        check_brought(
+            begun, request.given, directory.path, "go on in Python: fedbraid.run(…, {table}=…, out=…, resume=True)"
+        )
         if config.engine.kind == "auto":
             config = replace(config, engine=replace(config.engine, kind=begun.engine.kind))
     return build(config, request.given, directory.states if directory else None, beside)

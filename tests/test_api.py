@@ -312,7 +312,9 @@ def test_bare_arrays_of_indices_are_told_what_they_should_be():
 def test_a_run_with_objects_needs_them_again(tmp_path):
     begun = fb.run(**TINY, out=tmp_path).config
     for given, missing in (({}, "data"), ({"partition": PARTITION}, "data"), ({"data": DATA}, "partition")):
-        with pytest.raises(fb.UserError, match=rf"was given its {missing} in Python: .* run\(…, {missing}=…, out=…"):
+        with pytest.raises(
+            fb.UserError, match=rf"was given its {missing} in Python: .*fedbraid.run\(…, {missing}=…, out=…"
+        ):
             fb.run(config=begun, out=tmp_path, resume=True, **given)
 
 

@@ -71,7 +71,12 @@ class Recorded:
     @cached_property
     def experiment(self) -> Experiment:
         """The federation after the last checkpoint. Training its clients changes neither it nor the directory."""
-        check_brought(self.config, self.given, self.path, "analyse it in Python: analyze(…, given=Given({table}=…))")
+        check_brought(
+            self.config,
+            self.given,
+            self.path,
+            "analyse it in Python: fedbraid.analyses.analyze(…, given=Given({table}=…))",
+        )
         experiment = build(self._here, self.given, self.directory.states)
         self.directory.read(experiment)
         experiment.local.store = Unwritten(experiment.store)
