@@ -309,7 +309,10 @@ def print_method(shown: dict[str, Any]) -> None:
             out.print(f"[bold]{key:>16}[/]  {escape(str(shown[key]))}", highlight=False, soft_wrap=True)
     for source in shown["source"]:
         out.print()
-        out.print(Syntax(source, "python", background_color="default"))
+        if out.is_terminal:
+            out.print(Syntax(source, "python", background_color="default", word_wrap=True))
+        else:  # whole lines, whatever width there is
+            out.print(source, highlight=False, soft_wrap=True, markup=False)
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -1,5 +1,6 @@
 """The command line as a user would call it."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedbraid.cli import main
+from fedbraid.strands import Disco
 
 SMALL = ["--set", "rounds=2"]
 
@@ -111,6 +113,12 @@ def test_lists_are_text_and_json(fedbraid, words):
     assert code == 0 and text.strip(), err
     code, out, err = fedbraid(*words, "--json")
     assert code == 0 and json.loads(out), err
+
+
+def test_a_methods_source_is_printed_whole(fedbraid):
+    _, out, _ = fedbraid("methods", "disco")
+    source = inspect.getsource(Disco)
+    assert source in out and max(map(len, source.splitlines())) > 80
 
 
 def test_partition_can_be_drawn(fedbraid):
