@@ -5,7 +5,7 @@ from __future__ import annotations
 from traceback import walk_tb
 
 from fedbraid.core.returns import place
-from fedbraid.core.strand import HOOKS, Strand
+from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
 from fedbraid.engines.trace import LOOKS
 from fedbraid.errors import UserError
 
@@ -33,14 +33,17 @@ def in_hook(error: BaseException) -> str | None:
     if found is None or (isinstance(error, UserError) and str(error) != LOOKS):
         return None
     hook, name, file = found
-    return f"{hook} of {name} failed at {place(file, at)}: {_said(error)}"
+    return f"{hook} of {name} failed at {place(file, at)}: {_said(error, hook, name)}"
 
 
-def _said(error: BaseException) -> str:
+def _said(error: BaseException, hook: str, strand: str) -> str:
     said = str(error).strip().splitlines()[0] if str(error).strip() else "no more is told"
     if isinstance(error, UserError):
         return said
     if isinstance(error, KeyError):
+        uploaded = said.removeprefix(f"'{strand}.")  # replies have uploads under their strand's name
+        if hook not in AT_CLIENTS and uploaded != said:
+            return f"clients upload nothing called '{uploaded}"
         return f"there is nothing called {said}"
     if RANDOM in said:
         return "it draws at random; a client's randomness comes from `draw` or `draw_once`, the server's from `r.rng`"

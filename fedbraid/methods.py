@@ -16,7 +16,7 @@ from fedbraid.strands import METHODS, STRANDS
 from fedbraid.terms import terms
 
 A_METHOD = "a method; write strands joined by '+', such as prox(mu=0.1)+disco"
-OWN = "a strand of your own is given with --strand FILE.py:CLASS (own=[CLASS] in Python)"
+OWN = "give a strand of your own with --strand FILE.py:CLASS (own=[CLASS] in Python; check takes FILE.py:CLASS itself)"
 
 
 def parse(

@@ -186,6 +186,12 @@ class AsksForMore(fb.Strand):
 
 
 @dataclass(frozen=True)
+class ForgetsToDraw(fb.Strand):
+    def batch(self, batch, c):
+        return replace(batch, x=batch.x + batch.draws["forgetstodraw.z"])
+
+
+@dataclass(frozen=True)
 class DrawsInGrad(fb.Strand):
     def grad(self, w, c, next):
         return next(w) + torch.randn_like(w)
@@ -207,7 +213,8 @@ COMPLAINTS = [
     (OnlyAStep(), r"update of onlyastep \(.*test_check.py:\d+\) returns a tensor .* must return \(delta, kept\)"),
     (OnlyAModel(), r"end of onlyamodel \(.*test_check.py:\d+\) returns a tensor .* must return \(uploads, kept\)"),
     (NumberKept(), r"absorb of numberkept .* returns a dict with 'rounds' = 0; it must return a dict of tensors"),
-    (AsksForMore(), r"absorb of asksformore failed at .*test_check.py:\d+: there is nothing called 'asksformore.k'"),
+    (AsksForMore(), r"absorb of asksformore failed at .*test_check.py:\d+: clients upload nothing called 'k'"),
+    (ForgetsToDraw(), r"batch of forgetstodraw failed at .*: there is nothing called 'forgetstodraw.z'"),
     (DrawsInGrad(), r"grad of drawsingrad failed at .*: it draws at random; .* comes from `draw`"),
     (Branches(), r"grad of branches failed at .*: a client hook looked at a tensor's value"),
     (FailsInside(), r"grad of failsinside failed at .*: AttributeError: .*half_of_it"),

@@ -58,7 +58,7 @@ def test_settings_fill_in_what_the_text_leaves_open():
 WRONG = [
     ("disko", "no method is called 'disko'; did you mean 'disco'?"),
     ("fedproxx+disco", "did you mean 'fedprox'?"),
-    ("mine", "given with --strand FILE.py:CLASS (own=[CLASS] in Python)"),
+    ("mine", "give a strand of your own with --strand FILE.py:CLASS (own=[CLASS] in Python"),
     ("disco(alpha=1)", "no hyper-parameter of disco is called 'alpha'"),
     ("uniform(lr=1)", "uniform has no hyper-parameters"),
     ("fedavg(mu=1)", "takes no hyper-parameters"),
