@@ -142,7 +142,9 @@ def planned(
     asked = set(common.strands) | {name for key in vary if (name := variants.strand_of(key)) is not None}
     unused = asked - {s.name for c in chains for s in c}
     if unused:
-        raise UserError(f"hyper-parameters are set for {sorted(unused)[0]!r}, which none of the methods has")
+        name = sorted(unused)[0]
+        there = methods.instead(name, (s for c in chains for s in c))
+        raise UserError(f"hyper-parameters are set for {name!r}, which none of the methods has; {there}")
     base = replace(base, strands={})
     requests: list[tuple[str, Request]] = []
     for label, method, its_chain in zip(labels, to_compare, chains, strict=True):

@@ -29,7 +29,9 @@ from fedbraid.core.strand import Replies, Strand
 from fedbraid.core.tree import PerClient, leaves
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.engines.local import Part
+from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, Given, build
+from fedbraid.faults import in_hook
 from fedbraid.runs import RunDirectory
 from fedbraid.strands.weights import Uniform
 
@@ -75,8 +77,12 @@ def _result(law: str, test: Callable[[Chain], None], chain: Chain) -> Result:
     except Broken as reason:
         return Result(law, "failed", str(reason))
     except Exception as error:  # a strand that raises has broken the law, whatever it raised
-        return Result(law, "failed", f"{type(error).__name__}: {error}")
+        return Result(law, "failed", _complaint(error))
     return Result(law, "passed")
+
+
+def _complaint(error: Exception) -> str:
+    return in_hook(error) or (str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
 
 
 # --- the laws

@@ -91,6 +91,11 @@ def run(
         gpus_per_worker=gpus_per_worker,
         base=base,
     )
+    if base and chosen.method != base.method:
+        raise UserError(
+            f"{place} was begun with method = {base.method!r}, not {chosen.method!r}; "
+            "resume it with that one, or choose another --out"
+        )
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
     with interruptible(), cli_show.progress(err, chosen.rounds) as on_round:
         done = api.run(
@@ -227,16 +232,22 @@ def check(
     from fedbraid.cli_input import load_strand
     from fedbraid.methods import parse
 
-    own = [load_strand(strand)] if ":" in strand else []
+    own = [load_strand(strand)] if ":" in strand or strand.endswith(".py") else []
     subject = parse(own[0].name if own else strand, own=own)
     results = check_strand(subject, raises=False)
     failed = [r for r in results if r.verdict == "failed"]
     if as_json:
         print_json([vars(r) for r in results])
     else:
+        told: set[str] = set()
         for r in results:
             colour = {"passed": "green", "failed": "red"}.get(r.verdict, "yellow")
-            out.print(f"[{colour}]{r.verdict:>14}[/]  {escape(r.law)}" + (f": {escape(r.detail)}" if r.detail else ""))
+            detail = "the same" if r.verdict == "failed" and r.detail in told else r.detail
+            told.add(r.detail)
+            out.print(
+                f"[{colour}]{r.verdict:>14}[/]  {escape(r.law)}" + (f": {escape(detail)}" if detail else ""),
+                soft_wrap=True,
+            )
     if failed:
         raise typer.Exit(1)
 
@@ -298,7 +309,10 @@ def print_method(shown: dict[str, Any]) -> None:
             out.print(f"[bold]{key:>16}[/]  {escape(str(shown[key]))}", highlight=False, soft_wrap=True)
     for source in shown["source"]:
         out.print()
-        out.print(Syntax(source, "python", background_color="default"))
+        if out.is_terminal:
+            out.print(Syntax(source, "python", background_color="default", word_wrap=True))
+        else:  # whole lines, whatever width there is
+            out.print(source, highlight=False, soft_wrap=True, markup=False)
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -307,23 +321,28 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or "can't allocate memory" in told or "CUDA out of memory" in told
 
 
+def sentence(error: Exception) -> str | None:
+    """What a user is told of an error that is no defect of FedBraid's; None where it may be one."""
+    if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
+        return f"this needs more memory than there is: {(str(error) or 'no more is told').splitlines()[0]}"
+    if isinstance(error, OSError | SafetensorError):
+        return str(error)
+    from fedbraid.faults import in_hook
+
+    return in_hook(error) or (str(error) if isinstance(error, UserError) else None)
+
+
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedbraid").setLevel(logging.INFO)
     try:
         app()
-    except UserError as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(2) from None
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except Exception as error:
+        told = sentence(error)
+        if told is None:
             raise
-        said = (str(error) or "no more is told").splitlines()[0]
-        err.print(f"[bold red]error:[/] this needs more memory than there is: {escape(said)}", soft_wrap=True)
-        raise SystemExit(2) from None
-    except (OSError, SafetensorError) as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        err.print(f"[bold red]error:[/] {escape(told)}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
 
 

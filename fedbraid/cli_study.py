@@ -75,7 +75,7 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
 
 @study_app.command("check")
 def study_check(name: Names = None, strand: Own = None) -> None:
-    """Whether recipes can be run: every cell's settings, method and metric. Nothing is loaded or trained."""
+    """Whether recipes can be run: every cell's settings, method, partition and metric. Nothing is loaded or trained."""
     from fedbraid.cli_input import load_strands
     from fedbraid.studies import recipes
     from fedbraid.studies.plan import planned, table
@@ -129,7 +129,7 @@ def study_run(
     for way, without in before.without_data.items():
         _say(err, f"skipped: {len(without)} runs of {len({run.digest for run in without})} cells, because {way}")
     ahead = sum(run.config.rounds for run in before.pending)
-    with interruptible(), cli_show.progress(err, ahead, lambda c: f"{c.method} on {c.data.name}") as on_round:
+    with interruptible(), cli_show.progress(err, ahead, plan.cell_names(runs)) as on_round:
         after = conduct(
             runs,
             place,
@@ -193,7 +193,20 @@ def study_report(
         told = made if seeds else as_recorded(made, place)
         _report(told, folders[asked], place, data_dir, _call(asked, place, strand))
     if not begun:
-        _say(err, f"nothing of any study is finished in {place}; `fedbraid study run NAME` runs one")
+        _say(err, _why_nothing(place))
+
+
+def _why_nothing(place: Path) -> str:
+    """Why no report was made where no recipe was named."""
+    from fedbraid.studies import records
+
+    others = len(records.all_in(place))
+    if not others:
+        return f"nothing of any study is finished in {place}; `fedbraid study run NAME` runs one"
+    return (
+        f"{place} has {others} finished runs, but none of FedBraid's recipes as these options make them; name the "
+        "recipe: its .toml file if it is your own, and --scale, --rounds and --set as it was run"
+    )
 
 
 def _changes(

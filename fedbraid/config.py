@@ -331,7 +331,7 @@ def _gather(key: str, value: Any) -> Any:
     default = getattr(_DEFAULT, key, None)
     if (is_dataclass(default) or isinstance(default, dict)) and not isinstance(value, Mapping):
         example = f"{key}.{fields(default)[0].name}" if is_dataclass(default) else f"{key}.disco.a"
-        raise UserError(f"{key} is a table, not {value!r}; set its keys, such as {example}")
+        raise UserError(f"{key} is a table, not {_shown(value)}; set its keys, such as {example}{OBJECTS.get(key, '')}")
     if key == "strands":
         for strand, options in value.items():
             if not isinstance(options, Mapping):
@@ -342,6 +342,20 @@ def _gather(key: str, value: Any) -> Any:
     own = {f.name for f in fields(default)} - {"options"}  # type: ignore[arg-type]
     options = {k: v for k, v in value.items() if k not in own}
     return {k: v for k, v in value.items() if k in own} | {"options": options}
+
+
+OBJECTS = {
+    "data": ", or give arrays as a fedbraid.Dataset",
+    "partition": ", or give each client's indices as a fedbraid.Partition((first, second, …))",
+    "model": ", or give a torch module",
+}
+"""What else these may be in Python."""
+
+
+def _shown(value: Any) -> str:
+    """A value in one line, however long it is."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def toml_value(text: str) -> Any:

@@ -10,9 +10,15 @@ class UserError(Exception):
     """A user's mistake. The command line prints it as one line and exits with code 2."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """`no method is called 'disko'; did you mean 'disco'? known: …`"""
+MANY = 20
+"""Names that are too many to be read where the one that was meant is known."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> UserError:
+    """`no optimizer is called 'sdg'; did you mean 'sgd'? known: …`, and what it might be `otherwise`."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return UserError(f"no {kind} is called {name!r}; {hint}known: {', '.join(names)}")
+    listed = "" if close and len(names) > MANY else f"known: {', '.join(names)}"
+    rest = "; ".join(part for part in (listed, otherwise) if part)
+    return UserError(f"no {kind} is called {name!r}; {hint}{rest}".rstrip())

@@ -15,7 +15,7 @@ from fedbraid.core.varied import form
 from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, Given, build, check_brought
 from fedbraid.registry import Entry, find
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
@@ -168,8 +168,13 @@ def _groups(
 
 def _built(request: Request, beside: Experiment | None) -> Experiment:
     directory, config = request.directory, request.config
-    if directory and directory.started and config.engine.kind == "auto":  # the engine it was begun with
-        config = replace(config, engine=replace(config.engine, kind=directory.config().engine.kind))
+    if directory and directory.started:
+        begun = directory.config()
+        check_brought(
+            begun, request.given, directory.path, "go on in Python: fedbraid.run(…, {table}=…, out=…, resume=True)"
+        )
+        if config.engine.kind == "auto":
+            config = replace(config, engine=replace(config.engine, kind=begun.engine.kind))
     return build(config, request.given, directory.states if directory else None, beside)
 
 
@@ -257,7 +262,7 @@ def resolved(experiment: Experiment, given: Given) -> Config:
     """The configuration with every default written out, so that it says how the run was made."""
     config = experiment.config
     data_options = {} if given.data else options_of(data.describe(), config.data)
-    split_options = {} if given.partition else options_of(data.PARTITIONS, config.partition)
+    split_options = {} if given.partition is not None else options_of(data.PARTITIONS, config.partition)
     model_options = {} if given.model else options_of(models.describe(), config.model)
     return replace(
         with_numbers(experiment),

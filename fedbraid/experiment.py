@@ -128,7 +128,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     else:
         dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
         check_dataset(dataset)
-    partition = given.partition or partition_of(config, dataset)
+    partition = given.partition if given.partition is not None else partition_of(config, dataset)
     check_partition(dataset, partition)
     chain = given.chain or methods.parse(config.method, config.strands, given.strands)
     model = network_of(config, chain, dataset, given.model)
@@ -229,6 +229,18 @@ def partition_of(config: Config, dataset: Dataset) -> Partition:
     part = config.partition
     clients = part.clients or (None if part.name in KNOW_THEIR_CLIENTS else CLIENTS)
     return data.make_partition(dataset, part.name, clients, config.seed, **part.options)
+
+
+def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
+    """A recorded run that was given objects in Python needs them again; `how` says how, of `{table}`."""
+    known = {"data": data.names(), "partition": [e.name for e in data.PARTITIONS], "model": models.names()}
+    for table, names in known.items():
+        name = getattr(config, table).name
+        if name not in names and table not in given.brought:
+            raise UserError(
+                f"{place} was given its {table} in Python: {name!r} is none of FedBraid's, and what it holds was not "
+                f"recorded; {how.format(table=table)}"
+            )
 
 
 def check_needs(config: Config, chain: Chain) -> None:

@@ -16,6 +16,7 @@ from fedbraid.strands import METHODS, STRANDS
 from fedbraid.terms import terms
 
 A_METHOD = "a method; write strands joined by '+', such as prox(mu=0.1)+disco"
+OWN = "give a strand of your own with --strand FILE.py:CLASS (own=[CLASS] in Python; check takes FILE.py:CLASS itself)"
 
 
 def parse(
@@ -34,9 +35,18 @@ def parse(
     if unused:
         name = sorted(unused)[0]
         raise UserError(
-            f"hyper-parameters are set for {name!r}, which is not part of {text!r}; known: {', '.join(known)}"
+            f"hyper-parameters are set for {name!r}, which is not part of {text!r}; {instead(name, strands)}"
         )
     return Chain(tuple(strands))
+
+
+def instead(name: str, strands: Iterable[Strand]) -> str:
+    """Where hyper-parameters go that were set for `name`."""
+    meant = [strand for strand, _ in terms(METHODS[name], A_METHOD)] if METHODS.get(name) else []
+    if meant:
+        return f"{name!r} is a method, and its strands are called {', '.join(meant)}: set strands.{meant[0]}"
+    there = ", ".join(dict.fromkeys(s.name for s in strands))
+    return f"the strands are called {there}" if there else "there are no strands"
 
 
 def strand_names(text: str, own: Iterable[type[Strand]] = ()) -> list[str]:
@@ -61,7 +71,7 @@ def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, 
     """The strands of a method with the hyper-parameters given in the text; papers' names expanded."""
     for name, given in terms(text, A_METHOD):
         if name not in known and name not in METHODS:
-            raise unknown("method", name, {*known, *METHODS})
+            raise unknown("method", name, {*known, *METHODS}, OWN)
         chain = METHODS.get(name, name)
         expanded = terms(chain, A_METHOD) if chain else []
         if given and len(expanded) != 1:

@@ -306,6 +306,26 @@ def test_a_partition_with_a_client_without_samples_is_a_sentence():
         fb.run(**TINY | {"partition": empty})
 
 
+def test_a_partition_without_clients_is_a_sentence():
+    with pytest.raises(fb.UserError, match="the partition has no clients"):
+        fb.run(**TINY | {"partition": fb.Partition(())})
+
+
+def test_bare_arrays_of_indices_are_told_what_they_should_be():
+    with pytest.raises(fb.UserError, match=r"give each client's indices as a fedbraid.Partition") as told:
+        fb.run(**TINY | {"partition": list(PARTITION.clients)})
+    assert len(str(told.value)) < 250 and "\n" not in str(told.value)
+
+
+def test_a_run_with_objects_needs_them_again(tmp_path):
+    begun = fb.run(**TINY, out=tmp_path).config
+    for given, missing in (({}, "data"), ({"partition": PARTITION}, "data"), ({"data": DATA}, "partition")):
+        with pytest.raises(
+            fb.UserError, match=rf"was given its {missing} in Python: .*fedbraid.run\(…, {missing}=…, out=…"
+        ):
+            fb.run(config=begun, out=tmp_path, resume=True, **given)
+
+
 def test_hyper_parameters_by_strand_can_be_given_as_in_the_configuration():
     assert same(fb.run("disco", **TINY, strands={"disco": {"a": 0.1}}), fb.run("disco(a=0.1)", **TINY))
 

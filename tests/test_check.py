@@ -1,5 +1,6 @@
 """The contract suite: every strand keeps it, and a strand that breaks a law is caught by that law."""
 
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -158,6 +159,80 @@ def test_a_broken_strand_is_caught_by_its_law(strand, law, monkeypatch):
     monkeypatch.setattr(check, "LAWS", {law: check.LAWS[law]})
     (result,) = check_strand(strand, raises=False)
     assert result.verdict == "failed", result
+
+
+@dataclass(frozen=True)
+class OnlyAStep(fb.Strand):
+    def update(self, delta, r):
+        return 2 * delta
+
+
+@dataclass(frozen=True)
+class OnlyAModel(fb.Strand):
+    def end(self, w, c):
+        return w
+
+
+@dataclass(frozen=True)
+class NumberKept(fb.Strand):
+    def absorb(self, r):
+        return {"rounds": r.number}
+
+
+@dataclass(frozen=True)
+class AsksForMore(fb.Strand):
+    def absorb(self, r):
+        return {"x": r.each("k")}
+
+
+@dataclass(frozen=True)
+class ForgetsToDraw(fb.Strand):
+    def batch(self, batch, c):
+        return replace(batch, x=batch.x + batch.draws["forgetstodraw.z"])
+
+
+@dataclass(frozen=True)
+class DrawsInGrad(fb.Strand):
+    def grad(self, w, c, next):
+        return next(w) + torch.randn_like(w)
+
+
+@dataclass(frozen=True)
+class FailsInside(fb.Strand):
+    """In a function of its own, around a gradient that works."""
+
+    def grad(self, w, c, next):
+        return _halved(next(w))
+
+
+def _halved(g):
+    return g.half_of_it()
+
+
+COMPLAINTS = [
+    (OnlyAStep(), r"update of onlyastep \(.*test_check.py:\d+\) returns a tensor .* must return \(delta, kept\)"),
+    (OnlyAModel(), r"end of onlyamodel \(.*test_check.py:\d+\) returns a tensor .* must return \(uploads, kept\)"),
+    (NumberKept(), r"absorb of numberkept .* returns a dict with 'rounds' = 0; it must return a dict of tensors"),
+    (AsksForMore(), r"absorb of asksformore failed at .*test_check.py:\d+: clients upload nothing called 'k'"),
+    (ForgetsToDraw(), r"batch of forgetstodraw failed at .*: there is nothing called 'forgetstodraw.z'"),
+    (DrawsInGrad(), r"grad of drawsingrad failed at .*: it draws at random; .* comes from `draw`"),
+    (Branches(), r"grad of branches failed at .*: a client hook looked at a tensor's value"),
+    (FailsInside(), r"grad of failsinside failed at .*: AttributeError: .*half_of_it"),
+]
+
+
+@pytest.mark.parametrize(("strand", "complaint"), COMPLAINTS, ids=[s.name for s, _ in COMPLAINTS])
+def test_a_complaint_names_the_hook_and_its_place(strand, complaint, monkeypatch):
+    law = "vectorised = loop"
+    monkeypatch.setattr(check, "LAWS", {law: check.LAWS[law]})
+    (result,) = check_strand(strand, raises=False)
+    assert result.verdict == "failed" and re.search(complaint, result.detail), result.detail
+
+
+def test_a_complaint_has_the_line_that_failed(monkeypatch):
+    monkeypatch.setattr(check, "LAWS", {"it": check.vectorised_is_loop})
+    (result,) = check_strand(FailsInside(), raises=False)
+    assert f"test_check.py:{_halved.__code__.co_firstlineno + 1}:" in result.detail
 
 
 @pytest.mark.parametrize("method", SUMS)

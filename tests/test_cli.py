@@ -1,5 +1,6 @@
 """The command line as a user would call it."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedbraid.cli import main
+from fedbraid.strands import Disco
 
 SMALL = ["--set", "rounds=2"]
 
@@ -113,6 +115,12 @@ def test_lists_are_text_and_json(fedbraid, words):
     assert code == 0 and json.loads(out), err
 
 
+def test_a_methods_source_is_printed_whole(fedbraid):
+    _, out, _ = fedbraid("methods", "disco")
+    source = inspect.getsource(Disco)
+    assert source in out and max(map(len, source.splitlines())) > 80
+
+
 def test_partition_can_be_drawn(fedbraid):
     code, _, err = fedbraid("data", "partition", "digits", "--set", "partition.clients=5", "--picture", "who.png")
     assert code == 0 and Path("who.png").read_bytes().startswith(b"\x89PNG"), err
@@ -137,6 +145,35 @@ def test_check_of_a_broken_strand_fails(fedbraid):
     )
     code, out, _ = fedbraid("check", "mine.py:Nothing")
     assert code == 1 and "failed" in out
+
+
+def test_a_strand_that_returns_too_little_is_told_so_once_and_without_a_traceback(fedbraid):
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
+        "@dataclass(frozen=True)\nclass Half(fb.Strand):\n"
+        "    def update(self, delta, r):\n        return delta / 2\n"
+    )
+    complaint = "update of half (mine.py:6) returns a tensor"
+    code, out, _ = fedbraid("check", "mine.py:Half")
+    assert code == 1 and out.count(complaint) == 1 and "padding changes nothing: the same\n" in out
+    code, _, err = fedbraid("run", "-m", "half", "--strand", "mine.py:Half", *SMALL)
+    assert code == 2 and complaint in err and "Traceback" not in err
+
+
+def test_a_strand_that_fails_in_a_run_is_told_where(fedbraid):
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
+        "@dataclass(frozen=True)\nclass Half(fb.Strand):\n"
+        "    def update(self, delta, r):\n        return delta / r.kept['by'], r.kept\n"
+    )
+    code, _, err = fedbraid("run", "-m", "half", "--strand", "mine.py:Half", *SMALL)
+    assert code == 2 and "update of half failed at mine.py:7: there is nothing called 'by'" in err
+
+
+def test_a_run_is_not_resumed_with_another_method(fedbraid):
+    assert fedbraid("run", "-m", "prox", *SMALL, "--out", "d")[0] == 0
+    code, _, err = fedbraid("run", "-m", "fedavg", "--out", "d", "--resume")
+    assert code == 2 and "d was begun with method = 'prox', not 'fedavg'" in err
 
 
 MISTAKES = [
@@ -167,6 +204,9 @@ MISTAKES = [
     (("compare", "fedavg", "nope"), "no method is called 'nope'"),
     (("methods", "nope"), "no method is called 'nope'"),
     (("data", "inspect", "nope"), "no data set is called 'nope'"),
+    (("run", "-m", "fedprox", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
+    (("compare", "fedprox", "fedavg", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
+    (("check", "nope.py"), "given as file.py:Class"),
     (("check", "nope"), "no method is called 'nope'"),
 ]
 

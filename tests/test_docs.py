@@ -1,5 +1,6 @@
 """Every command and snippet in the README and the docs runs as it stands."""
 
+import inspect
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from fedbraid import catalogue
 from fedbraid.cli import main
+from fedbraid.core.strand import HOOKS, Strand
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -65,6 +67,13 @@ def test_adding_a_method_takes_under_25_lines():
 
 def test_the_list_of_methods_is_up_to_date():
     assert (ROOT / "docs" / "methods.md").read_text() == catalogue.page()
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_is_in_the_table_with_its_arguments(hook):
+    table = (ROOT / "docs" / "strands.md").read_text()
+    _, *arguments = inspect.signature(getattr(Strand, hook)).parameters
+    assert f"`{hook}({', '.join(arguments)})`" in table
 
 
 def test_links_lead_somewhere():

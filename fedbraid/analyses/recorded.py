@@ -18,7 +18,7 @@ from fedbraid.core.round import one_round
 from fedbraid.core.tree import Tree
 from fedbraid.engines.local import Store
 from fedbraid.errors import UserError
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, Given, build, check_brought
 from fedbraid.report.records import RunRecord
 from fedbraid.runs import RunDirectory
 
@@ -71,6 +71,12 @@ class Recorded:
     @cached_property
     def experiment(self) -> Experiment:
         """The federation after the last checkpoint. Training its clients changes neither it nor the directory."""
+        check_brought(
+            self.config,
+            self.given,
+            self.path,
+            "analyse it in Python: fedbraid.analyses.analyze(…, given=Given({table}=…))",
+        )
         experiment = build(self._here, self.given, self.directory.states)
         self.directory.read(experiment)
         experiment.local.store = Unwritten(experiment.store)

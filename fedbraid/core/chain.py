@@ -82,14 +82,18 @@ class Chain:
 def _check_form(strand: Strand) -> None:
     """A strand is a frozen dataclass that overrides something; a misspelt hook would be FedAvg in disguise."""
     kind = type(strand)
-    if "__dataclass_params__" not in kind.__dict__ or not kind.__dict__["__dataclass_params__"].frozen:
-        raise UserError(f"{kind.__name__} must be a frozen dataclass: write @dataclass(frozen=True) above it")
+    _check_dataclass(kind)
     for f in fields(strand):  # type: ignore[arg-type]
         value = getattr(strand, f.name)
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{strand.name}'s {f.name} must be a finite number, not {value}")
     if not overrides(strand, *HOOKS):
         raise UserError(f"{kind.__name__} overrides no hook, so it would be FedAvg; the hooks are {', '.join(HOOKS)}")
+
+
+def _check_dataclass(kind: type[Strand]) -> None:
+    if "__dataclass_params__" not in kind.__dict__ or not kind.__dict__["__dataclass_params__"].frozen:
+        raise UserError(f"{kind.__name__} must be a frozen dataclass: write @dataclass(frozen=True) above it")
 
 
 def overrides(strand: Strand, *hooks: str) -> bool:
@@ -121,4 +125,5 @@ def _plain(value: Any) -> Any:
 
 def hyper_parameters(strand: type[Strand]) -> dict[str, Any]:
     """A strand's hyper-parameters with their defaults; MISSING where a value must be given."""
+    _check_dataclass(strand)
     return {f.name: f.default for f in fields(strand)}  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from fedbraid.core.batch import Batch
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.random import stream
+from fedbraid.core.returns import DUE, checked
 from fedbraid.core.task import Task
 from fedbraid.core.tree import PerClient, Tree
 from fedbraid.core.vector import Layout
@@ -203,6 +205,10 @@ class Strand:
         for hook in HOOKS:
             if hook in cls.__dict__ and not callable(cls.__dict__[hook]):
                 raise TypeError(f"{cls.__name__} has a field {hook!r}, which is the name of a hook; call it otherwise")
+        for hook in DUE.keys() & cls.__dict__.keys():
+            own = cls.__dict__[hook]
+            if isfunction(own) and own is not Strand.__dict__[hook]:
+                setattr(cls, hook, checked(hook, own))
 
     def __add__(self, other: Strand | Chain) -> Chain:
         from fedbraid.core.chain import Chain

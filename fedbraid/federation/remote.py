@@ -78,14 +78,15 @@ class Remote(Federation):
         """Wait until enough clients are there and have been greeted."""
         mail, roster = self.engine.mail, self.register.roster
         needed = self.patience.min_clients or len(roster)
-        missing: list[str] = []
+        told: tuple[list[str], list[str]] = [], []
         while True:
             mail.greet_newcomers()
-            before, missing = missing, [name for name in roster if name not in mail.here()]
+            missing = [name for name in roster if name not in mail.here()]
             if len(roster) - len(missing) >= needed:
                 break
-            if missing != before:
-                others = [name for name in mail.transport.present() if name not in roster]
+            others = sorted(name for name in mail.transport.present() if name not in roster)
+            if told != (missing, others):
+                told = missing, others
                 log.info(
                     "%d of %d clients are here; waiting for %s%s",
                     *(len(roster) - len(missing), needed, _few(missing)),

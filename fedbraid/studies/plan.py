@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -127,6 +127,20 @@ def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[Planned]:
         for key, (config, analyze, names, seeds) in found.items()
         for seed in sorted(seeds)
     ]
+
+
+def cell_names(runs: Sequence[Planned]) -> Callable[[Config], str]:
+    """What a run on its way is called: the first cell that asks for it, with its recipe where there are several."""
+    several = len({name.partition(": ")[0] for run in runs for name in run.cells}) > 1
+    names = {run.digest: run.cells[0] if several else run.cells[0].partition(": ")[2] for run in runs}
+
+    def name(config: Config) -> str:
+        asked = replace(
+            config, partition=replace(config.partition, clients=0)
+        )  # a partition may know how many it makes
+        return names.get(digest(config)) or names.get(digest(asked)) or config.called
+
+    return name
 
 
 def selected(one: Table, only: Sequence[str]) -> list[Cell]:

@@ -16,6 +16,7 @@ from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
 from fedbraid.studies.metrics import parse
 from fedbraid.studies.naming import AT, chosen, matching, pairs, places
+from fedbraid.studies.possible import check_possible
 from fedbraid.studies.recipe import Line, Recipe
 
 HERE = Path(__file__).parent / "recipes"
@@ -220,6 +221,7 @@ def _check_cells(recipe: Recipe, some: Sequence[Cell], small: bool = False) -> N
                 raise UserError(f"{ANALYZE} must be a list of names, such as ['hessian']")
             if config is None:
                 continue
+            check_possible(config)
             if cell.metric.startswith("calculated"):
                 raise UserError("the metric is 'calculated', but the recipe has no calculation")
             if metric.analysis and metric.analysis not in cell.analyze:

@@ -104,6 +104,11 @@ def path_of(out: Path, digest: str, seed: int) -> Path:
     return out / "runs" / digest / f"seed-{seed}.json"
 
 
+def all_in(out: Path) -> list[Path]:
+    """The records of all finished runs, whatever asked for them."""
+    return sorted(out.glob("runs/*/seed-*.json"))
+
+
 def write(out: Path, record: Record) -> Path:
     """Put a record where it belongs, in one step: a line for each of its parts."""
     parts = asdict(record) | {"series": {key: _packed(column) for key, column in record.series.items()}}

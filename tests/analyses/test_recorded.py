@@ -144,3 +144,11 @@ def test_a_table_without_pandas_is_one_sentence_and_everything_else_works(tmp_pa
         _ = analysis.table
     written = analysis.write(tmp_path / "analyses")
     assert written[0].read_text().startswith("run,rounds,aggregations,bytes,")
+
+
+def test_a_run_with_data_of_ones_own_says_that_it_needs_them_again(tmp_path):
+    run(tmp_path, "fedavg", rounds=1)
+    with pytest.raises(
+        fb.UserError, match=r"was given its data in Python: .*fedbraid.analyses.analyze\(…, given=Given\(data=…\)\)"
+    ):
+        analyze(tmp_path, ["features"])

@@ -114,6 +114,8 @@ class Bare(Strand):
 def test_a_strand_that_is_no_dataclass_is_refused_with_a_sentence():
     with pytest.raises(UserError, match="Bare must be a frozen dataclass"):
         Chain((Bare(),))
+    with pytest.raises(UserError, match="Bare must be a frozen dataclass"):
+        methods.parse("bare", own=[Bare])
 
 
 def test_chains_add_up_and_are_checked_when_they_do():

@@ -58,6 +58,7 @@ def test_settings_fill_in_what_the_text_leaves_open():
 WRONG = [
     ("disko", "no method is called 'disko'; did you mean 'disco'?"),
     ("fedproxx+disco", "did you mean 'fedprox'?"),
+    ("mine", "give a strand of your own with --strand FILE.py:CLASS (own=[CLASS] in Python"),
     ("disco(alpha=1)", "no hyper-parameter of disco is called 'alpha'"),
     ("uniform(lr=1)", "uniform has no hyper-parameters"),
     ("fedavg(mu=1)", "takes no hyper-parameters"),
@@ -129,6 +130,21 @@ def test_no_text_gives_anything_but_a_chain_or_a_user_error(text):
 def test_hyper_parameters_for_strands_that_are_not_there_are_refused():
     with pytest.raises(UserError, match="set for 'disco', which is not part of 'prox'"):
         parse("prox", settings={"disco": {"a": 1.0}})
+
+
+def test_hyper_parameters_of_a_methods_name_are_told_the_strands():
+    with pytest.raises(UserError, match="'fedprox' is a method, and its strands are called prox: set strands.prox"):
+        parse("fedprox", settings={"fedprox": {"mu": 1.0}})
+    with pytest.raises(UserError, match="not part of 'fedavg'; there are no strands"):
+        parse("fedavg", settings={"prox": {"mu": 1.0}})
+
+
+def test_the_many_names_are_listed_only_where_none_is_near():
+    with pytest.raises(UserError) as near:
+        parse("scafold")
+    with pytest.raises(UserError) as far:
+        parse("mine")
+    assert "known" not in str(near.value) and "known: asd, " in str(far.value)
 
 
 @pytest.mark.parametrize(("name", "value"), [("a", "x"), ("c", 1.0)])

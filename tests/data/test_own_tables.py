@@ -199,7 +199,8 @@ def test_a_broken_parquet_file_is_a_sentence(tmp_path):
         (
             [HEADER, *ROWS],
             {"label": "kind"},
-            "own.csv, line 2, column who is 'user0'; it must be a number, and one that fits 32 bits",
+            "own.csv, line 2, column who is 'user0'; it must be a number, and one that fits 32 bits; columns of other "
+            "things are left out by naming those of numbers as data.features; one that says .* data.users",
         ),
         (["x,label", "1,0", "2,"], {}, "own.csv, line 3, column label is empty; every row needs one"),
         (["x,label", "1,0", ",0", "1,0"], {}, "own.csv, line 3, column x is empty; it must be a number"),
@@ -209,9 +210,9 @@ def test_a_broken_parquet_file_is_a_sentence(tmp_path):
             "own.csv, line 3, column x is 'inf'; it must be a number, and one that fits 32 bits",
         ),
         (["x,label", "1,0", "1,2,3"], {}, "own.csv, line 3 has 3 cells; it must have 2"),
+        (["x,label"], {}, "own.csv has no rows below its header"),
         (["x,label", "1,a"], {"task": "regression"}, "own.csv, line 2, column label is 'a'; it must be a number"),
         (["x,label", "1,0"], {}, "nothing of .*own.csv is left for the test split"),
-        (["x,label"], {}, "nothing of .*own.csv is left for the train split"),
         (["label", "1", "2"], {}, "own.csv has no columns besides the label and the user"),
         (["x,label", "1,0"], {"label": ""}, "label must name the column to predict"),
         (["x,label", "1,0"], {"features": ["label"]}, "label must name the column to predict, which is none of the"),

@@ -295,6 +295,21 @@ def test_names_that_are_not_on_the_roster_are_told_of_and_not_asked(file, tmp_pa
     assert "Clinic-A" not in {name for name, _, _ in transport.sent}
 
 
+def test_a_name_that_is_not_on_the_roster_is_told_of_whenever_it_comes(file, tmp_path, caplog, monkeypatch):
+    config, turn = configured("fedavg", file), count()
+    clients = nodes(config, tmp_path / "homes")
+    transport = InProcess(clients | {"Clinic-A": clients["clinic-a"]}, away={"clinic-a", "Clinic-A"})
+    monkeypatch.setattr(
+        "time.sleep", lambda seconds: transport.away.discard("clinic-a" if next(turn) > 2 else "Clinic-A")
+    )
+    with caplog.at_level(logging.INFO):
+        by_letter(config, tmp_path, transport)
+    assert [record.getMessage().partition("waiting for ")[2] for record in caplog.records] == [
+        "clinic-a",
+        "clinic-a (Clinic-A: not on the roster)",
+    ]
+
+
 def test_a_client_that_has_forgotten_the_run_is_greeted_again(file, tmp_path, caplog):
     """Where strands keep nothing on clients, nothing is lost with a client's disk."""
     import shutil

@@ -177,6 +177,14 @@ MISTAKES = {
         [("beta = 0.3", "bet = 0.3")],
         "no option of partition 'dirichlet' is called 'bet'",
     ),
+    "value that no partition takes": (
+        [("beta = 0.3", "beta = -1")],
+        "row 'FedAvg', column 'skewed': partition 'dirichlet': beta must be a finite number above 0, such as 0.5",
+    ),
+    "more clients in a round than there are": (
+        [("sampling = { clients = 4 }", "sampling = { clients = 7 }")],
+        "row 'FedAvg', column 'skewed': sampling.clients is 7, but there are 6 clients; choose at most 6",
+    ),
     "hyper-parameters of nobody": (
         [("strands = { disco = { a = 0.4 } }", "strands = { prox = { mu = 0.4 } }")],
         "base.strands.prox is set, but no method of these cells has 'prox'",
@@ -222,3 +230,11 @@ def test_recipes_are_found_by_name_pattern_and_path(tmp_path):
     files = recipes.files(["example", str(mine), "exam*", again])
     assert [recipes.called(file) for file in files] == ["example", str(mine)], "each once"
     assert [file.stem for file in recipes.files([])] == recipes.names()
+
+
+@pytest.mark.parametrize(
+    "split",
+    ['"natural", clients = 500, min_size = 900', '"niid2", clients = 600', '"classes", classes_per_client = 80'],
+)
+def test_what_some_data_would_do_with_is_no_mistake(split, tmp_path):
+    recipes.load(written(tmp_path, changed(('"iid", clients = 6', split))))

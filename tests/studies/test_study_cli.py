@@ -73,7 +73,7 @@ def test_a_study_is_run_and_reported(fedbraid, reports, tmp_path):
     code, out, err = fedbraid("run", tiny, "--only", "FedAvg", "--seeds", 1)
     assert code == 0, err
     assert "tiny: FedAvg @ skewed, seed 0, is recorded; 1 to go" in err
-    assert "fedavg on digits seed 0: round 4/4" in err
+    assert "FedAvg @ skewed seed 0: round 4/4" in err
     assert "report: results/tiny/report.html" in out and "FedAvg" in out
     assert len(list(Path("results/runs").glob("*/*.json"))) == 2
     code, out, err = fedbraid("run", tiny, "--json")
@@ -83,6 +83,17 @@ def test_a_study_is_run_and_reported(fedbraid, reports, tmp_path):
     Path("results/tiny/table.md").unlink()
     code, out, err = fedbraid("report", tiny)
     assert code == 0 and not err and Path("results/tiny/table.md").read_text() == written_before
+
+
+def test_progress_tells_cells_apart(fedbraid, reports, tmp_path):
+    natural = RECIPE.replace('name = "iid", clients = 6', 'name = "natural"').replace(
+        'data = { name = "digits", samples = 120, test_samples = 60 }', 'data = { name = "synthetic", clients = 8 }'
+    )
+    _, _, err = fedbraid("run", written(tmp_path, natural), "--seeds", 1, "--only", "FedAvg")
+    assert {line.partition(":")[0] for line in err.splitlines() if "round 4/4" in line} == {
+        "FedAvg @ skewed seed 0",
+        "FedAvg @ alike seed 0",
+    }
 
 
 def test_all_that_were_begun_are_reported(fedbraid, reports, monkeypatch, tmp_path):
@@ -95,6 +106,13 @@ def test_all_that_were_begun_are_reported(fedbraid, reports, monkeypatch, tmp_pa
     code, out, err = fedbraid("report")
     assert code == 0 and not err and out.count("report: ") == 1
     assert (tmp_path / "results" / "one" / "table.md").exists() and not (tmp_path / "results" / "other").exists()
+
+
+def test_runs_of_a_recipe_of_ones_own_are_told_to_be_named(fedbraid, reports, tmp_path):
+    assert "nothing of any study is finished in results" in fedbraid("report")[2]
+    assert fedbraid("run", written(tmp_path, RECIPE), "--seeds", 1, "--only", "FedAvg @ skewed")[0] == 0
+    code, _, err = fedbraid("report")
+    assert code == 0 and "results has 1 finished runs, but none of FedBraid's recipes" in err and ".toml file" in err
 
 
 def test_a_table_that_is_run_otherwise_has_a_report_of_its_own(fedbraid, reports, tmp_path):

@@ -25,6 +25,11 @@ from fedbraid.registry import whole
 
 AT_ONCE = 1 << 12
 """Rows of numbers that are laid down together."""
+OTHER_COLUMNS = (
+    "columns of other things are left out by naming those of numbers as data.features; one that says whose a row is "
+    "goes into data.users, one of texts into data.text"
+)
+"""What to do about a column that is none of numbers."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,8 @@ def _read_marks(tables: list[Table], columns: Columns) -> Marks:
             if ends and label not in known:
                 raise UserError(f"{table.place(row)} has the label {label!r}, which {tables[0].path} has not")
             targets.append(known.number(label))
+        if len(targets) == sum(ends[-1:]):
+            raise UserError(f"{table.path} has no rows below its header; samples are rows")
         ends.append(len(targets))
     owners = np.array(users, dtype=np.int32) if columns.users else None
     if not columns.is_class:
@@ -198,6 +205,13 @@ def _filled(table: Table, row: int, column: str, cell: object) -> object:
     return cell
 
 
+def _features(place: str, columns: tuple[str, ...], cells: Sequence[object]) -> list[float]:
+    try:
+        return numbers(place, columns, cells)
+    except UserError as error:
+        raise UserError(f"{error}; {OTHER_COLUMNS}") from None
+
+
 def _shelve_numbers(shelf: Shelf, rows: Rows, tables: list[Table], features: tuple[str, ...]) -> Normal:
     """The second reading, which is the first of the numbers: no more than a block of them is in memory.
 
@@ -207,7 +221,7 @@ def _shelve_numbers(shelf: Shelf, rows: Rows, tables: list[Table], features: tup
     for table in tables:
         block: list[list[float]] = []
         for row, cells in table.rows(features):
-            block.append(numbers(table.place(row), features, cells))
+            block.append(_features(table.place(row), features, cells))
             if len(block) == AT_ONCE:
                 spaces.add(np.array(block))
                 block = []
