@@ -11,9 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from fedbraid import methods, variants
+from fedbraid import methods, models, variants
 from fedbraid.config import Config, from_dict, named, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
@@ -43,8 +41,9 @@ def run(
 
     `method` is written as on the command line ("fedprox+disco"), a strand or a chain. Settings are the configuration's
     keys: `rounds=20, local={"epochs": 2}, model="logistic"`; `data`, `partition` and `model` also take a Dataset, a
-    Partition and a torch module. `own` are strand classes of yours that `method` names. With `out` the run is recorded
-    there and can be resumed.
+    Partition and a torch module, or a class or function that makes one (`model=Net`), whose weights are then drawn from
+    the run's seed. `own` are strand classes of yours that `method` names. With `out` the run is recorded there and can
+    be resumed.
 
     >>> run("fedavg", rounds=1).summary["rounds"]
     1
@@ -79,10 +78,10 @@ def _request(
     return Request(config, given, RunDirectory(Path(out)) if out is not None else None)
 
 
-OBJECTS: dict[str, tuple[type, Callable[[Any], str]]] = {
+OBJECTS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "data": (Dataset, lambda dataset: dataset.name),
     "partition": (Partition, lambda partition: str(partition.recipe.get("name", "given"))),
-    "model": (nn.Module, lambda module: type(module).__name__),
+    "model": (Callable, models.name_of),  # which modules are too
 }
 """Settings that may also be the thing itself, and what is then recorded as its name."""
 

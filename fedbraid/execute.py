@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
+
+from torch import Tensor
 
 from fedbraid import data, methods, models, privacy
 from fedbraid.config import Config, Named, optimizer_of
@@ -92,7 +94,7 @@ def finished(
         for request in requests:
             request.check_length()  # of all, before any is made longer
     with ExitStack() as engines:
-        for group in _groups(requests, together, refused):
+        for group in _groups(requests, resume, together, refused):
             engines.pop_all().close()  # of the group before, whose workers this one has now
             for recording in group.values():
                 engines.callback(recording.experiment.engine.close)
@@ -139,7 +141,7 @@ def _rounds(
 
 
 def _groups(
-    requests: Sequence[Request], together: bool, refused: Refused | None
+    requests: Sequence[Request], resume: bool, together: bool, refused: Refused | None
 ) -> Iterator[dict[int, Recording[Experiment]]]:
     """Runs that go together, by their place in `requests`. Mistakes come before any file: nothing is written yet."""
     alike: dict[str, list[int]] = {}
@@ -150,7 +152,7 @@ def _groups(
         group: dict[int, Recording[Experiment]] = {}
         for place in places:
             try:
-                latest = _built(requests[place], latest)
+                latest = _built(requests[place], resume, latest)
             except UserError as error:
                 if refused is None:
                     raise
@@ -161,16 +163,20 @@ def _groups(
                 log.debug("%s seed %d goes by itself: %s", latest.config.method, latest.config.seed, reason)
                 yield group
                 group = {}
-            group[place] = Recording(latest, resolved(latest, requests[place].given), requests[place].directory)
+            given, directory = requests[place].given, requests[place].directory
+            weights = latest.model.tensors if given.model is not None else None
+            group[place] = Recording(latest, resolved(latest, given), directory, weights)
         if group:
             yield group
 
 
-def _built(request: Request, beside: Experiment | None) -> Experiment:
-    directory, config = request.directory, request.config
+def _built(request: Request, resume: bool, beside: Experiment | None) -> Experiment:
+    directory, config, given = request.directory, request.config, request.given
+    if directory and resume:
+        given = directory.as_begun(given)
     if directory and directory.started and config.engine.kind == "auto":  # the engine it was begun with
         config = replace(config, engine=replace(config.engine, kind=directory.config().engine.kind))
-    return build(config, request.given, directory.states if directory else None, beside)
+    return build(config, given, directory.states if directory else None, beside)
 
 
 def _why_not_with(others: Sequence[Experiment], one: Experiment) -> str | None:
@@ -186,6 +192,7 @@ class Recording(Generic[Some]):
     experiment: Some
     config: Config  # resolved
     directory: RunDirectory | None
+    weights: Mapping[str, Tensor] | None = None  # to begin with, where no seed makes them again
     rounds: list[dict[str, Any]] = field(default_factory=list)
     saved: int = 0  # the round of the last checkpoint
 
@@ -214,7 +221,7 @@ class Recording(Generic[Some]):
                 log.warning("%s goes on from %d to %d rounds", self.directory.path, before, self.config.rounds)
                 self.directory.lengthen(self.config)
         else:
-            self.directory.begin(self.config)
+            self.directory.begin(self.config, self.weights)
         self.rounds = self.directory.rounds()
         if self.experiment.finished and not (self.directory.path / "summary.json").exists():
             self.directory.finish(self.experiment, self.summary())

@@ -4,6 +4,7 @@
     rounds.jsonl           one line a round, only ever appended to
     summary.json           the numbers of a finished run
     model.safetensors      the trained model, by parameter name
+    initial.safetensors    the model that it began with, where the network was brought along: no seed makes it again
     checkpoint/            the server's and the clients' state after some round, and the length of rounds.jsonl then
 
 `checkpoint.json` is the commit point: it names the files that belong together and is replaced in one step. What a
@@ -16,17 +17,20 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
+from torch import Tensor
 
 from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import Server
 from fedbraid.errors import UserError
+from fedbraid.experiment import Given
 from fedbraid.files import flush, save_tensors, write_json, write_text
 from fedbraid.rounds import Federation
 
@@ -58,12 +62,24 @@ class RunDirectory:
     def log(self) -> Path:
         return self.path / "rounds.jsonl"
 
+    @property
+    def initial(self) -> Path:
+        return self.path / "initial.safetensors"
+
     def config(self) -> Config:
         return from_dict(read_toml(self.path / "config.toml"))
 
-    def begin(self, config: Config) -> None:
-        """A new run: its configuration first, so that it can be resumed from the start on."""
+    def begin(self, config: Config, weights: Mapping[str, Tensor] | None = None) -> None:
+        """A new run. With its configuration it can be resumed, so the weights that it begins with come before."""
+        if weights is not None:
+            save_tensors(self.initial, weights)
         write_text(self.path / "config.toml", to_toml(config))
+
+    def as_begun(self, given: Given) -> Given:
+        """What the run is given now, with the weights that its network had at the beginning."""
+        if given.model is None or not self.started or not self.initial.exists():
+            return given
+        return replace(given, weights=load_file(self.initial))
 
     def lengthen(self, config: Config) -> None:
         """The run goes on for more rounds than it was begun with."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import SIZES, toy
-from networks import Normed
+from networks import Normed, Shortcut
 
 import fedbraid as fb
 from fedbraid.config import from_dict
@@ -80,6 +80,26 @@ def test_a_module_of_ones_own_is_trained_in_a_copy():
     trained = run.model.state_dict()
     assert not torch.equal(trained["norm.running_mean"], before["norm.running_mean"])
     assert not torch.equal(trained["head.weight"], before["head.weight"])
+
+
+def test_a_class_or_function_makes_a_network_of_each_runs_seed():
+    def first_weights(model, seed):
+        run = fb.run(**TINY | {"model": model, "rounds": 1, "optimizer": {"lr": 1e-30}, "seed": seed})
+        return run.model.state_dict()["head.weight"]
+
+    state = torch.random.get_rng_state()
+    assert torch.equal(first_weights(Shortcut, 1), first_weights(lambda: Shortcut(), 1))
+    assert not torch.allclose(first_weights(Shortcut, 1), first_weights(Shortcut, 2))
+    assert torch.equal(state, torch.random.get_rng_state())
+    module = Shortcut()
+    for seed in (1, 2):  # a module is what it is
+        torch.testing.assert_close(first_weights(module, seed), module.state_dict()["head.weight"])
+
+
+def test_seeds_of_a_comparison_begin_with_weights_of_their_own():
+    comparison = fb.compare("fedavg", seeds=2, **TINY | {"model": Shortcut, "rounds": 1, "optimizer": {"lr": 1e-30}})
+    assert [run.config.model.name for run in comparison.runs] == ["Shortcut"] * 2
+    assert comparison.runs[0].rounds[0]["loss"] != comparison.runs[1].rounds[0]["loss"]
 
 
 def test_a_run_leaves_torchs_generators_and_threads_alone():
@@ -260,6 +280,8 @@ def test_a_comparison_runs_what_run_runs(tmp_path):
         ({"engine": {"device": "gpu0"}}, "engine.device must be"),
         ({"optimizer": {"lr": 0}}, "optimizer.lr is 0"),
         ({"model": torch.nn.Linear(4, 3)}, "fedbraid.Outputs(logits, features)"),
+        ({"model": torch.nn.Linear}, "called without arguments, and Linear cannot be (missing a required argument"),
+        ({"model": dict}, "dict gave dict; it must return a torch module"),
     ],
 )
 def test_mistakes_are_one_sentence_and_come_before_any_file(settings, sentence, tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import recorded
 import torch
+from networks import Shortcut
 from recorded import METHOD, left_on_disk, record
 from safetensors.torch import load_file
 
@@ -280,6 +281,46 @@ def test_resuming_with_other_settings_is_refused_by_name(tmp_path, settings, key
     with pytest.raises(fb.UserError, match=rf"was begun with {key} = .*resume it with the same settings"):
         record(tmp_path, **{"method": METHOD, **settings})
     assert (tmp_path / "rounds.jsonl").read_bytes() == before
+
+
+# --- networks of one's own
+
+
+@pytest.mark.parametrize("method", ["rfedavg+moon", "creff"])
+def test_a_network_of_ones_own_goes_on_with_the_weights_it_was_begun_with(whole, tmp_path, method):
+    """Also where clients and the server look back at the first model."""
+    module = Shortcut()
+    expected = whole(method=method, model=module)
+    stop = {"on_round": lambda line, config: line["round"] == 5 and (_ for _ in ()).throw(Crash)}
+    with pytest.raises(Crash):
+        record(tmp_path, method, model=module, **stop)
+    record(tmp_path, method, model=Shortcut())
+    assert left_on_disk(tmp_path) == expected
+    assert all(torch.equal(t, module.state_dict()[k]) for k, t in load_file(tmp_path / "initial.safetensors").items())
+
+
+def test_a_crash_before_the_configuration_is_written_leaves_nothing_to_resume(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr("fedbraid.runs.write_text", lambda *_: (_ for _ in ()).throw(Crash))
+        record(tmp_path, model=Shortcut())
+    module = Shortcut()
+    record(tmp_path, model=module)
+    begun = load_file(tmp_path / "initial.safetensors")
+    assert all(torch.equal(tensor, module.state_dict()[key]) for key, tensor in begun.items())
+
+
+def test_another_network_under_the_same_name_is_refused(tmp_path):
+    class Wider(Shortcut):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 6), torch.nn.Linear(6, 6, bias=False)
+
+    Wider.__name__ = "Shortcut"
+    record(tmp_path, model=Shortcut)
+    with pytest.raises(fb.UserError, match=r"'second.bias' was float32 of shape \(6,\) there and is missing here"):
+        record(tmp_path, model=Wider)
+    with pytest.raises(fb.UserError, match="already holds a run"):
+        record(tmp_path, model=Wider, resume=False)
 
 
 # --- made longer

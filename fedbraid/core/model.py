@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -52,6 +52,27 @@ class Model:
         b = self.buffers.flatten(dict(self.training.named_buffers()))
         return w.to(device, dtype), b.to(device, dtype)
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters and buffers that the network was made with, by name."""
+        return _tensors(self.training)
+
+    def beginning_with(self, values: Mapping[str, Tensor]) -> Model:
+        """The same network with other parameters and buffers of the same names, shapes and types."""
+        mine = self.tensors
+        for name in (*mine, *values):
+            here, there = _kind(mine.get(name)), _kind(values.get(name))
+            if here != there:
+                raise UserError(
+                    f"the network is not the one that the run was begun with: {name!r} was {there} there and is {here} "
+                    "here; give the same network"
+                )
+        training, evaluating = (copy.deepcopy(m) for m in (self.training, self.evaluating))
+        for module in (training, evaluating):
+            for name, tensor in _tensors(module).items():
+                tensor.copy_(values[name])
+        return replace(self, training=training, evaluating=evaluating)
+
     def to(self, dtype: torch.dtype, device: torch.device) -> Model:
         """A copy of its own: two threads must not share a module while `functional_call` swaps its tensors."""
         training, evaluating = (copy.deepcopy(m).to(device, dtype) for m in (self.training, self.evaluating))
@@ -74,6 +95,17 @@ class Model:
         # torch ties by name, and a layer of two names would keep what it was called with
         everywhere = tensors | {place: tensors[name] for place, name in self.tied if name in tensors}
         return outputs(functional_call(module, everywhere, (x,), tie_weights=False))
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {name: t.detach() for name, t in (*module.named_parameters(), *module.named_buffers())}
+
+
+def _kind(tensor: Tensor | None) -> str:
+    """A tensor's type and shape in words."""
+    if tensor is None:
+        return "missing"
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
 def _tied(module: nn.Module) -> tuple[tuple[str, str], ...]:
