@@ -288,7 +288,8 @@ def _check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
         logits = outputs(model.evaluating(x)).logits
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason})") from error
+        words = "; whole numbers are words: give pixels as uint8, other numbers as float32" if samples.is_text else ""
+        raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason}){words}") from error
     if not logits.isfinite().all():
         raise UserError(
             f"the network's answers to the first sample of {dataset.name} are not finite; look at its weights, and at "
