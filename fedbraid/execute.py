@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from fedbraid import data, methods, models, privacy
-from fedbraid.config import Config, Named, optimizer_of
+from fedbraid.config import Config, Named, optimizer_of, plain
 from fedbraid.core.chain import Chain
 from fedbraid.core.varied import form
 from fedbraid.engines.joint import why_apart
@@ -280,7 +280,7 @@ def with_numbers(federation: Federation) -> Config:
     config = federation.config
     return replace(
         config,
-        strands={s.name: {f.name: getattr(s, f.name) for f in fields(s)} for s in federation.chain},  # type: ignore[arg-type]
+        strands={s.name: {f.name: plain(getattr(s, f.name)) for f in fields(s)} for s in federation.chain},  # type: ignore[arg-type]
         optimizer=replace(config.optimizer, options=asdict(federation.optimizer)),  # type: ignore[call-overload]
     )
 

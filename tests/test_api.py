@@ -2,7 +2,7 @@
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -59,6 +59,24 @@ def test_names_objects_and_tables_ask_for_the_same():
     }
     assert same(digits, fb.run(rounds=1, sampling={"clients": 2}, **asked))
     assert same(digits, fb.run(rounds=1, sampling={"clients": 2}, data="digits", partition={"clients": 10}))
+
+
+def test_torchs_tensors_are_data_too():
+    arrays = [(split.x.astype(np.float32), split.y) for split in (DATA.train, DATA.test)]
+    as_arrays, as_tensors = (
+        fb.Dataset("toy", *(fb.Split(kind(x), kind(y)) for x, y in arrays), classes=3)
+        for kind in (np.asarray, lambda values: torch.tensor(values).requires_grad_(values.dtype == np.float32))
+    )
+    assert same(fb.run(**TINY | {"data": as_arrays}), fb.run(**TINY | {"data": as_tensors}))
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    numpys = {"optimizer": {"lr": np.float32(0.25)}, "rounds": np.int64(2), "evaluate": {"per_client": np.bool_(True)}}
+    plain = {"optimizer": {"lr": 0.25}, "rounds": 2, "evaluate": {"per_client": True}}
+    mlp = {"name": "mlp", "hidden": np.array([3, 2])}
+    one = fb.run(Prox(mu=np.float32(0.5)), out=tmp_path, **TINY | numpys | {"model": mlp})
+    assert same(one, fb.run("prox(mu=0.5)", **TINY | plain | {"model": {"name": "mlp", "hidden": [3, 2]}}))
+    assert same(one, fb.run("prox", strands={"prox": {"mu": np.float64(0.5)}}, **TINY | numpys | {"model": mlp}))
 
 
 def test_settings_lie_over_a_configuration_key_by_key():
@@ -201,6 +219,9 @@ class Shift(Strand):
 def test_strands_of_ones_own_are_known_by_name_once_they_are_given():
     moved = fb.run("shift(by=0.25)+prox", own=[Shift], **TINY)
     assert same(moved, fb.run(fb.chain(Shift(0.25), "prox"), **TINY))
+    assert same(moved, fb.run("shift(by=0.25)+prox", own=Shift, **TINY))
+    with pytest.raises(fb.UserError, match=r"own takes classes of strands, .*, not Shift"):
+        fb.run("shift", own=Shift(), **TINY)
     with pytest.raises(fb.UserError, match="no method is called 'shift'"):
         fb.run("shift", **TINY)
 
@@ -281,6 +302,10 @@ def test_a_comparison_runs_what_run_runs(tmp_path):
         ({"optimizer": {"lr": 0}}, "optimizer.lr is 0"),
         ({"model": torch.nn.Linear(4, 3)}, "fedbraid.Outputs(logits, features)"),
         ({"model": torch.nn.Linear}, "called without arguments, and Linear cannot be (missing a required argument"),
+        (
+            {"data": replace(DATA, **{n: fb.Split(np.ones((37, 4), int), DATA.train.y) for n in ("train", "test")})},
+            "whole numbers are words: give pixels as uint8, other numbers as float32",
+        ),
         ({"model": dict}, "dict gave dict; it must return a torch module"),
     ],
 )
@@ -303,6 +328,8 @@ def test_comparisons_that_make_no_sense_are_refused():
         (("fedavg", "fedavg"), {}, "listed twice"),
         (("fedavg",), {"seeds": 0}, "seeds must be 1 or more"),
         (("fedavg",), {"seeds": []}, "seeds must be 1 or more"),
+        (("fedavg",), {"seeds": [4, 1, 1]}, "seed 1 is listed twice"),
+        (("fedavg",), {"seeds": 2.5}, "seeds is a number of seeds or a list of them, not 2.5"),
         (("fedavg", "nothing"), {}, "no method is called 'nothing'"),
     ):
         with pytest.raises(fb.UserError, match=sentence):
@@ -310,8 +337,9 @@ def test_comparisons_that_make_no_sense_are_refused():
 
 
 def test_a_comparison_may_start_from_another_seed():
-    comparison = fb.compare("fedavg", seed=3, seeds=2, **TINY)
-    assert [run.config.seed for run in comparison.runs] == [3, 4]
+    for seeds in (2, np.int64(2), np.array([3, 4])):
+        comparison = fb.compare("fedavg", seed=3, seeds=seeds, **TINY)
+        assert [run.config.seed for run in comparison.runs] == [3, 4]
 
 
 def test_a_partition_with_a_client_without_samples_is_a_sentence():
