@@ -201,7 +201,10 @@ class Recording(Generic[Some]):
 
     def check(self, resume: bool) -> None:
         """A directory that holds a run is written to only to continue that run."""
-        if not self.directory or not self.directory.started:
+        if not self.directory:
+            return
+        if not self.directory.started:
+            self.directory.check_vacant()
             return
         if not resume:
             raise UserError(

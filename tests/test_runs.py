@@ -15,9 +15,10 @@ import recorded
 import torch
 from networks import Shortcut
 from recorded import METHOD, left_on_disk, record
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import fedbraid as fb
+from fedbraid.analyses import analyze
 from fedbraid.runs import RunDirectory
 
 FORKS = multiprocessing.get_context("forkserver")  # processes that need not import torch each time
@@ -214,13 +215,14 @@ def test_a_cut_off_last_line_is_healed(whole, tmp_path):
     assert left_on_disk(tmp_path) == whole()
 
 
-def test_a_run_without_a_checkpoint_starts_over(whole, tmp_path, monkeypatch):
+def test_a_run_without_a_checkpoint_starts_over(whole, tmp_path, monkeypatch, caplog):
     with monkeypatch.context() as patch, pytest.raises(Crash):
         crashing(patch, 6, dead=True)
         record(tmp_path)
     assert (tmp_path / "rounds.jsonl").read_text().count("\n") == 2
     assert not (tmp_path / "checkpoint" / "checkpoint.json").exists()
     record(tmp_path)
+    assert "was stopped before its first checkpoint; it starts over" in caplog.text
     assert left_on_disk(tmp_path) == whole()
 
 
@@ -281,6 +283,92 @@ def test_resuming_with_other_settings_is_refused_by_name(tmp_path, settings, key
     with pytest.raises(fb.UserError, match=rf"was begun with {key} = .*resume it with the same settings"):
         record(tmp_path, **{"method": METHOD, **settings})
     assert (tmp_path / "rounds.jsonl").read_bytes() == before
+
+
+# --- damaged
+
+
+def flipped(file: Path, at: float = 0.9) -> None:
+    """One bit of a file is another one; `at` is a share of its length, the last part of which holds numbers."""
+    content = bytearray(file.read_bytes())
+    content[int(at * len(content))] ^= 1
+    file.write_bytes(bytes(content))
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize("damage", [flipped, cut, Path.unlink])
+@pytest.mark.parametrize("what", ["server", "clients"])
+def test_damage_to_a_checkpoint_is_told_by_its_file(tmp_path, damage, what):
+    record(tmp_path, rounds=6)
+    file = sorted((tmp_path / "checkpoint").glob(f"{what}-*"))[-1]
+    damage(file)
+    with pytest.raises(fb.UserError, match=rf"{file.name} is damaged \(.*begin anew in another directory"):
+        record(tmp_path, rounds=8)
+    assert lines_of(tmp_path) < 8, "a client's state is looked at when it is needed"
+
+
+def test_a_checkpoint_without_checksums_is_read(whole, tmp_path):
+    record(tmp_path, rounds=6)
+    place = tmp_path / "checkpoint"
+    saved = json.loads((place / "checkpoint.json").read_text())
+    del saved["checksum"]
+    (place / "checkpoint.json").write_text(json.dumps(saved))
+    for segment in saved["segments"]:
+        save_file({k: t for k, t in load_file(place / segment).items() if k != "checks"}, place / segment)
+    record(tmp_path, rounds=8)
+    assert left_on_disk(tmp_path)["model"] == whole()["model"]
+
+
+@pytest.mark.parametrize("content", ["", "null", "[1]", '{"round": 6}', "{"])
+def test_a_damaged_list_of_the_checkpoints_files_is_a_sentence(tmp_path, content):
+    record(tmp_path)
+    (tmp_path / "checkpoint" / "checkpoint.json").write_text(content)
+    with pytest.raises(fb.UserError, match=r"checkpoint.json is damaged"):
+        record(tmp_path)
+
+
+@pytest.mark.parametrize(("rounds", "every"), [(8, 2), (2, 10)])
+def test_a_run_that_lost_its_checkpoint_does_not_start_over(tmp_path, rounds, every):
+    record(tmp_path, rounds=rounds, save={"every": every})
+    (tmp_path / "checkpoint" / "checkpoint.json").unlink()
+    before = (tmp_path / "rounds.jsonl").read_bytes()
+    with pytest.raises(fb.UserError, match=rf"has {rounds} rounds, but .*checkpoint.json is missing; put it back"):
+        record(tmp_path, rounds=rounds, save={"every": every})
+    assert (tmp_path / "rounds.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_lost_its_configuration_is_not_written_over(tmp_path, resume):
+    record(tmp_path)
+    (tmp_path / "config.toml").unlink()
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(fb.UserError, match=r"rounds.jsonl is of a run whose config.toml is missing; put that back"):
+        record(tmp_path, resume=resume)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\x00{", b"3"])
+def test_a_damaged_line_of_the_log_is_told_by_its_number(tmp_path, garbage):
+    record(tmp_path)
+    lines = (tmp_path / "rounds.jsonl").read_bytes().splitlines()
+    (tmp_path / "rounds.jsonl").write_bytes(b"\n".join([*lines[:2], garbage.ljust(len(lines[2])), *lines[3:], b""]))
+    with pytest.raises(fb.UserError, match=r"line 3 of .*rounds.jsonl is damaged"):
+        record(tmp_path)
+    with pytest.raises(fb.UserError, match=r"line 3 of .*rounds.jsonl is damaged"):
+        analyze(tmp_path, ["cost"])
+
+
+def test_all_files_follow_the_users_mask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        record(tmp_path)
+    finally:
+        os.umask(before)
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) > 6 and {p.stat().st_mode & 0o777 for p in files} == {0o640}
 
 
 # --- networks of one's own
