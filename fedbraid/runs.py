@@ -165,6 +165,7 @@ class RunDirectory:
                 "server": file.name,
                 "checksum": checksum(file),  # of the server's file; each row of a segment has one
                 "segments": clients,
+                "code": experiment.own_code,
             },
         )
         experiment.store.commit(clients)
@@ -193,6 +194,12 @@ class RunDirectory:
             raise UserError(f"{self.path} was begun with other data or another model; resume it with the same ones")
         if not self.log.exists() or self.log.stat().st_size < saved["log_bytes"]:
             raise UserError(f"{self.log} has lost lines since the last checkpoint; the run cannot be resumed")
+        for strand, code in experiment.own_code.items():
+            if saved.get("code", {}).get(strand, code) != code:
+                log.warning(
+                    "the code of %s has changed since the last checkpoint of %s; what follows is by the new one",
+                    *(strand, self.path),
+                )
         held = read_tensors(self.states / saved["server"], saved.get("checksum"))
         tensors = {key: t.to(experiment.server.w.device) for key, t in held.items()}
         kept: dict[str, dict[str, Any]] = {name: {} for name in experiment.server.kept}

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import fedbraid as fb
 from fedbraid.analyses import analyze
+from fedbraid.cli_input import load_strand
 from fedbraid.runs import RunDirectory
 
 FORKS = multiprocessing.get_context("forkserver")  # processes that need not import torch each time
@@ -409,6 +410,46 @@ def test_another_network_under_the_same_name_is_refused(tmp_path):
         record(tmp_path, model=Wider)
     with pytest.raises(fb.UserError, match="already holds a run"):
         record(tmp_path, model=Wider, resume=False)
+
+
+# --- strands of one's own
+
+CALM = """
+from dataclasses import dataclass
+from fedbraid import Strand
+
+class Base(Strand):
+    def update(self, delta, r):
+        return {by} * delta, r.kept
+
+@dataclass(frozen=True)
+class Calm(Base):
+    {comment}
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "warned"),
+    [({"by": 0.5}, False), ({"comment": '"""Half a step."""  # or so\n\n'}, False), ({"by": 0.25}, True)],
+)
+def test_other_code_of_a_strand_is_warned_about(tmp_path, caplog, other, warned):
+    code = {"by": 0.5, "comment": "pass"}
+    for settings, rounds in ((code, 2), (code | other, 3)):
+        (tmp_path / "mine.py").write_text(CALM.format(**settings))
+        calm = load_strand(f"{tmp_path / 'mine.py'}:Calm")
+        caplog.clear()
+        record(tmp_path / "run", "calm+scaffold", own=calm, rounds=rounds)
+    assert ("the code of calm has changed since the last checkpoint of" in caplog.text) == warned
+
+
+def test_the_code_is_that_which_was_loaded(tmp_path, caplog):
+    """A file that is edited while a run goes on."""
+    file = tmp_path / "mine.py"
+    file.write_text(CALM.format(by=0.5, comment="pass"))
+    edit = {"on_round": lambda *_: file.write_text(CALM.format(by=0.25, comment="pass"))}
+    record(tmp_path / "run", "calm", own=load_strand(f"{file}:Calm"), rounds=2, **edit)
+    record(tmp_path / "run", "calm", own=load_strand(f"{file}:Calm"), rounds=3)
+    assert "the code of calm has changed" in caplog.text
 
 
 # --- made longer
