@@ -6,15 +6,14 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from numbers import Integral
 from operator import add
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from fedbraid import methods, variants
-from fedbraid.config import Config, from_dict, named, to_dict
+from fedbraid import methods, models, variants
+from fedbraid.config import Config, from_dict, named, plain, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition
@@ -26,6 +25,7 @@ from fedbraid.runs import RunDirectory
 from fedbraid.variants import Values
 
 Method = str | Strand | type[Strand] | Chain
+Own = type[Strand] | Sequence[type[Strand]]
 
 
 def run(
@@ -34,7 +34,7 @@ def run(
     config: Config | None = None,
     out: str | PathLike[str] | None = None,
     resume: bool = False,
-    own: Sequence[type[Strand]] = (),
+    own: Own = (),
     data_dir: str | PathLike[str] | None = None,
     on_round: OnRound | None = None,
     **settings: Any,
@@ -43,8 +43,9 @@ def run(
 
     `method` is written as on the command line ("fedprox+disco"), a strand or a chain. Settings are the configuration's
     keys: `rounds=20, local={"epochs": 2}, model="logistic"`; `data`, `partition` and `model` also take a Dataset, a
-    Partition and a torch module. `own` are strand classes of yours that `method` names. With `out` the run is recorded
-    there and can be resumed.
+    Partition and a torch module, or a class or function that makes one (`model=Net`), whose weights are then drawn from
+    the run's seed. `own` are strand classes of yours that `method` names. With `out` the run is recorded there and can
+    be resumed.
 
     >>> run("fedavg", rounds=1).summary["rounds"]
     1
@@ -57,7 +58,7 @@ def _request(
     method: Method | None,
     config: Config | None,
     out: str | PathLike[str] | None,
-    own: Sequence[type[Strand]],
+    own: Own,
     data_dir: str | PathLike[str] | None,
     settings: Mapping[str, Any],
 ) -> Request:
@@ -75,14 +76,14 @@ def _request(
     if method is not None:
         settings["method"] = str(chain) if chain is not None else method
     config = combined(config or Config(), settings)
-    given = Given(**brought, chain=chain, strands=tuple(own), data_dir=Path(data_dir) if data_dir else None)
+    given = Given(**brought, chain=chain, strands=own_strands(own), data_dir=Path(data_dir) if data_dir else None)
     return Request(config, given, RunDirectory(Path(out)) if out is not None else None)
 
 
-OBJECTS: dict[str, tuple[type, Callable[[Any], str]]] = {
+OBJECTS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "data": (Dataset, lambda dataset: dataset.name),
     "partition": (Partition, lambda partition: str(partition.recipe.get("name", "given"))),
-    "model": (nn.Module, lambda module: type(module).__name__),
+    "model": (Callable, models.name_of),  # which modules are too
 }
 """Settings that may also be the thing itself, and what is then recorded as its name."""
 
@@ -93,7 +94,7 @@ def compare(
     config: Config | None = None,
     out: str | PathLike[str] | None = None,
     resume: bool = False,
-    own: Sequence[type[Strand]] = (),
+    own: Own = (),
     data_dir: str | PathLike[str] | None = None,
     on_round: OnRound | None = None,
     together: bool = True,
@@ -118,7 +119,7 @@ def planned(
     seeds: int | Sequence[int] = 1,
     config: Config | None = None,
     out: str | PathLike[str] | None = None,
-    own: Sequence[type[Strand]] = (),
+    own: Own = (),
     data_dir: str | PathLike[str] | None = None,
     vary: Values | None = None,
     **settings: Any,
@@ -129,9 +130,7 @@ def planned(
     if len(to_compare) == 1 and isinstance(to_compare[0], list | tuple):
         to_compare = tuple(to_compare[0])
     base = combined(config or Config(), {"seed": settings.pop("seed")} if "seed" in settings else {})
-    numbers = range(base.seed, base.seed + seeds) if isinstance(seeds, int) else seeds
-    if not len(numbers):
-        raise UserError("seeds must be 1 or more")
+    numbers = _numbers_of(seeds, base.seed)
     labels = [m if isinstance(m, str) else str(as_chain(m)) for m in to_compare]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice:
@@ -163,6 +162,19 @@ def planned(
     return requests
 
 
+def _numbers_of(seeds: int | Sequence[int], first: int) -> list[int]:
+    """Each seed of a comparison, which has `seeds` of them or lists them."""
+    listed = plain(range(first, first + int(seeds)) if isinstance(seeds, Integral) else seeds)
+    if isinstance(listed, str) or not isinstance(listed, Sequence):
+        raise UserError(f"seeds is a number of seeds or a list of them, not {seeds!r}")
+    if not listed:
+        raise UserError("seeds must be 1 or more")
+    twice = next((seed for k, seed in enumerate(listed) if seed in listed[:k]), None)
+    if twice is not None:
+        raise UserError(f"seed {twice} is listed twice; the same run would count twice, so give different seeds")
+    return list(listed)
+
+
 def compared(
     requests: Sequence[tuple[str, Request]],
     *,
@@ -179,17 +191,26 @@ def compared(
     return comparison
 
 
-def chain(*parts: Method, own: Sequence[type[Strand]] = ()) -> Chain:
+def chain(*parts: Method, own: Own = ()) -> Chain:
     """A method put together from parts: `chain("fedprox", MyStrand())`."""
     return reduce(add, (as_chain(part, own) for part in parts), Chain())
 
 
-def as_chain(method: Method, own: Sequence[type[Strand]] = ()) -> Chain:
+def as_chain(method: Method, own: Own = ()) -> Chain:
     if isinstance(method, str):
-        return methods.parse(method, own=own)
+        return methods.parse(method, own=own_strands(own))
     if isinstance(method, type) and issubclass(method, Strand):
         method = method()
     return method if isinstance(method, Chain) else Chain((method,))
+
+
+def own_strands(own: Own) -> tuple[type[Strand], ...]:
+    """Strands of one's own: one class, or several."""
+    listed = tuple(own) if isinstance(own, list | tuple) else (own,)
+    for strand in listed:
+        if not (isinstance(strand, type) and issubclass(strand, Strand)):
+            raise UserError(f"own takes classes of strands, such as own=[MyStrand], not {strand!r}")
+    return listed
 
 
 def combined(config: Config, settings: Mapping[str, Any]) -> Config:

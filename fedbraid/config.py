@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import cattrs
+import numpy as np
 import tomli_w
 from cattrs.gen import make_dict_structure_fn
 
@@ -95,7 +96,9 @@ class Sampling:
         if self.scheme == "bernoulli" and "clients" in given:
             return f"sampling.clients={self.clients} is for sampling.scheme=fixed; beside bernoulli set sampling.rate"
         if not self.late and given & {"late_from", "late_by"}:
-            return "sampling.late_from and sampling.late_by tell when late clients join; set their share sampling.late too"
+            return (
+                "sampling.late_from and sampling.late_by tell when late clients join; set their share sampling.late too"
+            )
         return None
 
 
@@ -206,11 +209,21 @@ FREE = {"data", "model", "partition", "optimizer"}
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:
-    """A configuration from nested dictionaries such as a TOML file gives."""
+    """A configuration from nested dictionaries such as a TOML file gives; numpy's numbers pass as Python's."""
+    values = {key: plain(value) for key, value in values.items()}
     for key, value in flat(values).items():
         if value is None and "." in key:
             raise UserError(f"{key} is None; leave it out to take its default")
     return structured({str(key): _gather(str(key), value) for key, value in values.items()}, Config)
+
+
+def plain(value: Any) -> Any:
+    """A value without numpy's kinds of numbers and lists, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(plain(part) for part in value)
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def structured(values: Mapping[str, Any], kind: type[Kind], path: str = "") -> Kind:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
+from torch import Tensor
+
 from fedbraid import data, methods, models, privacy
-from fedbraid.config import Config, Named, optimizer_of
+from fedbraid.config import Config, Named, optimizer_of, plain
 from fedbraid.core.chain import Chain
 from fedbraid.core.varied import form
 from fedbraid.engines.joint import why_apart
@@ -92,7 +94,7 @@ def finished(
         for request in requests:
             request.check_length()  # of all, before any is made longer
     with ExitStack() as engines:
-        for group in _groups(requests, together, refused):
+        for group in _groups(requests, resume, together, refused):
             engines.pop_all().close()  # of the group before, whose workers this one has now
             for recording in group.values():
                 engines.callback(recording.experiment.engine.close)
@@ -139,7 +141,7 @@ def _rounds(
 
 
 def _groups(
-    requests: Sequence[Request], together: bool, refused: Refused | None
+    requests: Sequence[Request], resume: bool, together: bool, refused: Refused | None
 ) -> Iterator[dict[int, Recording[Experiment]]]:
     """Runs that go together, by their place in `requests`. Mistakes come before any file: nothing is written yet."""
     alike: dict[str, list[int]] = {}
@@ -150,7 +152,7 @@ def _groups(
         group: dict[int, Recording[Experiment]] = {}
         for place in places:
             try:
-                latest = _built(requests[place], latest)
+                latest = _built(requests[place], resume, latest)
             except UserError as error:
                 if refused is None:
                     raise
@@ -161,21 +163,23 @@ def _groups(
                 log.debug("%s seed %d goes by itself: %s", latest.config.method, latest.config.seed, reason)
                 yield group
                 group = {}
-            group[place] = Recording(latest, resolved(latest, requests[place].given), requests[place].directory)
+            given, directory = requests[place].given, requests[place].directory
+            weights = latest.model.tensors if given.model is not None else None
+            group[place] = Recording(latest, resolved(latest, given), directory, weights)
         if group:
             yield group
 
 
-def _built(request: Request, beside: Experiment | None) -> Experiment:
-    directory, config = request.directory, request.config
+def _built(request: Request, resume: bool, beside: Experiment | None) -> Experiment:
+    directory, config, given = request.directory, request.config, request.given
     if directory and directory.started:
         begun = directory.config()
-        check_brought(
-            begun, request.given, directory.path, "go on in Python: fedbraid.run(…, {table}=…, out=…, resume=True)"
-        )
-        if config.engine.kind == "auto":
+        check_brought(begun, given, directory.path, "go on in Python: fedbraid.run(…, {table}=…, out=…, resume=True)")
+        if config.engine.kind == "auto":  # the engine it was begun with
             config = replace(config, engine=replace(config.engine, kind=begun.engine.kind))
-    return build(config, request.given, directory.states if directory else None, beside)
+    if directory and resume:
+        given = directory.as_begun(given)
+    return build(config, given, directory.states if directory else None, beside)
 
 
 def _why_not_with(others: Sequence[Experiment], one: Experiment) -> str | None:
@@ -191,6 +195,7 @@ class Recording(Generic[Some]):
     experiment: Some
     config: Config  # resolved
     directory: RunDirectory | None
+    weights: Mapping[str, Tensor] | None = None  # to begin with, where no seed makes them again
     rounds: list[dict[str, Any]] = field(default_factory=list)
     saved: int = 0  # the round of the last checkpoint
 
@@ -199,7 +204,10 @@ class Recording(Generic[Some]):
 
     def check(self, resume: bool) -> None:
         """A directory that holds a run is written to only to continue that run."""
-        if not self.directory or not self.directory.started:
+        if not self.directory:
+            return
+        if not self.directory.started:
+            self.directory.check_vacant()
             return
         if not resume:
             raise UserError(
@@ -219,7 +227,7 @@ class Recording(Generic[Some]):
                 log.warning("%s goes on from %d to %d rounds", self.directory.path, before, self.config.rounds)
                 self.directory.lengthen(self.config)
         else:
-            self.directory.begin(self.config)
+            self.directory.begin(self.config, self.weights)
         self.rounds = self.directory.rounds()
         if self.experiment.finished and not (self.directory.path / "summary.json").exists():
             self.directory.finish(self.experiment, self.summary())
@@ -278,7 +286,7 @@ def with_numbers(federation: Federation) -> Config:
     config = federation.config
     return replace(
         config,
-        strands={s.name: {f.name: getattr(s, f.name) for f in fields(s)} for s in federation.chain},  # type: ignore[arg-type]
+        strands={s.name: {f.name: plain(getattr(s, f.name)) for f in fields(s)} for s in federation.chain},  # type: ignore[arg-type]
         optimizer=replace(config.optimizer, options=asdict(federation.optimizer)),  # type: ignore[call-overload]
     )
 

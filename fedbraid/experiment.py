@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedbraid import calibration, data, methods, models
 from fedbraid.analyses.catalogue import watches
@@ -49,10 +50,11 @@ class Given:
 
     data: Dataset | None = None
     partition: Partition | None = None
-    model: nn.Module | None = None
+    model: models.Own | None = None
     chain: Chain | None = None
     strands: tuple[type[Strand], ...] = ()
     data_dir: Path | None = None
+    weights: Mapping[str, Tensor] | None = None  # with which a recorded run began, where the network was brought along
 
     @property
     def brought(self) -> list[str]:
@@ -132,6 +134,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     check_partition(dataset, partition)
     chain = given.chain or methods.parse(config.method, config.strands, given.strands)
     model = network_of(config, chain, dataset, given.model)
+    model = model if given.weights is None else model.beginning_with(given.weights)
     check_needs(config, chain)
     check_fit(config, chain, dataset, len(partition))
     there = beside if beside is not None and _same_place(beside, config, dataset) else None
@@ -186,16 +189,19 @@ def ready(config: Config) -> tuple[torch.device, torch.dtype]:
     return device, getattr(torch, config.engine.dtype)
 
 
-def network_of(config: Config, chain: Chain, dataset: Dataset, module: nn.Module | None = None) -> Model:
+def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own | None = None) -> Model:
     """The network for samples such as the data set's, as the chain's strands want it."""
-    module = module or models.build(
-        config.model.name,
-        dataset.shape,
-        dataset.classes,
-        tokens=dataset.tokens,
-        seed=config.seed,
-        **config.model.options,
-    )
+    if own is not None:
+        module = models.made(own, config.seed)
+    else:
+        module = models.build(
+            config.model.name,
+            dataset.shape,
+            dataset.classes,
+            tokens=dataset.tokens,
+            seed=config.seed,
+            **config.model.options,
+        )
     return Model.of(altered(module, chain)).to(getattr(torch, config.engine.dtype), device_of(config.engine.device))
 
 
@@ -294,7 +300,8 @@ def _check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
         logits = outputs(model.evaluating(x)).logits
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason})") from error
+        words = "; whole numbers are words: give pixels as uint8, other numbers as float32" if samples.is_text else ""
+        raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason}){words}") from error
     if not logits.isfinite().all():
         raise UserError(
             f"the network's answers to the first sample of {dataset.name} are not finite; look at its weights, and at "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
@@ -11,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save_file
 from torch import Tensor
+
+from fedbraid.errors import UserError
 
 NAMES = {
     torch.float64: "F64",
@@ -61,7 +65,46 @@ def write_json(path: Path, value: Any) -> None:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Tensors as safetensors, each with memory of its own (views and expanded tensors are copied)."""
     with replacing(path) as beside:
+        beside.touch()
+        mode = beside.stat().st_mode  # which safetensors would make its owner's alone
         save_file({key: t.detach().cpu().clone().contiguous() for key, t in tensors.items()}, beside)
+        beside.chmod(mode)
+
+
+def read_tensors(path: Path, checksum: int | None = None) -> dict[str, Tensor]:
+    """The tensors of a file, if it is as it was written; an unknown checksum is None."""
+    try:
+        content = path.read_bytes()
+        if checksum is not None and zlib.crc32(content) != checksum:
+            raise damaged(path, "its checksum is not the one it was written with")
+        return load(content)
+    except (SafetensorError, OSError) as error:
+        raise damaged(path, error) from None
+
+
+@contextmanager
+def opened_tensors(path: Path) -> Iterator[Any]:
+    """A file whose tensors are read one by one, or in part."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, why: object) -> UserError:
+    return UserError(
+        f"{path} is damaged ({why}), so the run cannot go on; put back a copy, or begin anew in another directory"
+    )
+
+
+def checksum(path: Path) -> int:
+    """By which a file can be told from one that has changed."""
+    total = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            total = zlib.crc32(block, total)
+    return total
 
 
 def save_rows(path: Path, like: Mapping[str, Tensor], count: int, blocks: Iterable[Mapping[str, Tensor]]) -> None:

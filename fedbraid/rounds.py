@@ -19,6 +19,7 @@ from fedbraid.analyses.watch import Trained, Watch, of_trained
 from fedbraid.config import Config
 from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
+from fedbraid.core.code import own_code
 from fedbraid.core.local import FOR_THE_LOG, Work
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer
@@ -77,7 +78,11 @@ class Federation(ABC):
     watches: tuple[Watch, ...] = field(default=(), kw_only=True)  # analyses that put numbers into the log
     finite: bool = field(default=True, kw_only=True)  # whether the model was finite after the round that was read last
     read_at: float = field(default=0.0, kw_only=True)  # when that was
+    own_code: dict[str, str] = field(init=False)  # digests of strands of one's own, as they were loaded
     _cohort: Latest[Cohort] = field(default_factory=Latest, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.own_code = own_code(self.chain)  # now: their files may be edited while the run goes on
 
     # --- what depends on where the data are
 

@@ -4,6 +4,7 @@
     rounds.jsonl           one line a round, only ever appended to
     summary.json           the numbers of a finished run
     model.safetensors      the trained model, by parameter name
+    initial.safetensors    the model that it began with, where the network was brought along: no seed makes it again
     checkpoint/            the server's and the clients' state after some round, and the length of rounds.jsonl then
 
 `checkpoint.json` is the commit point: it names the files that belong together and is replaced in one step. What a
@@ -14,21 +15,26 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
+from torch import Tensor
 
 from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import Server
 from fedbraid.errors import UserError
-from fedbraid.files import flush, save_tensors, write_json, write_text
+from fedbraid.experiment import Given
+from fedbraid.files import checksum, damaged, flush, read_tensors, save_tensors, write_json, write_text
 from fedbraid.rounds import Federation
+
+log = logging.getLogger("fedbraid")
 
 CHECKPOINT = "checkpoint.json"
 WHERE = {"engine.workers", "engine.address", "engine.gpus_per_worker", "engine.patience", "varied"}
@@ -58,17 +64,37 @@ class RunDirectory:
     def log(self) -> Path:
         return self.path / "rounds.jsonl"
 
+    @property
+    def initial(self) -> Path:
+        return self.path / "initial.safetensors"
+
     def config(self) -> Config:
         return from_dict(read_toml(self.path / "config.toml"))
 
-    def begin(self, config: Config) -> None:
-        """A new run: its configuration first, so that it can be resumed from the start on."""
+    def begin(self, config: Config, weights: Mapping[str, Tensor] | None = None) -> None:
+        """A new run. With its configuration it can be resumed, so the weights that it begins with come before."""
+        if weights is not None:
+            save_tensors(self.initial, weights)
         write_text(self.path / "config.toml", to_toml(config))
+
+    def as_begun(self, given: Given) -> Given:
+        """What the run is given now, with the weights that its network had at the beginning."""
+        if given.model is None or not self.started or not self.initial.exists():
+            return given
+        return replace(given, weights=read_tensors(self.initial))
 
     def lengthen(self, config: Config) -> None:
         """The run goes on for more rounds than it was begun with."""
         (self.path / "summary.json").unlink(missing_ok=True)  # before that: it is of a run that is over
         write_text(self.path / "config.toml", to_toml(config))
+
+    def check_vacant(self) -> None:
+        """Where no run was begun there is nothing of one that would be written over."""
+        for file in (self.log, self.states / CHECKPOINT):
+            if file.exists():
+                raise UserError(
+                    f"{file} is of a run whose config.toml is missing; put that back, or choose another directory"
+                )
 
     def check_same(self, config: Config) -> None:
         """A run is resumed with the configuration it was begun with, or with more rounds."""
@@ -101,8 +127,17 @@ class RunDirectory:
     def rounds(self) -> list[dict[str, Any]]:
         if not self.log.exists():
             return []
-        lines = self.log.read_bytes().split(b"\n")
-        return [json.loads(line) for line in lines[:-1]]  # what follows the last line end was cut off
+        lines = self.log.read_bytes().split(b"\n")[:-1]  # what follows the last line end was cut off
+        return [self._line(number, text) for number, text in enumerate(lines, 1)]
+
+    def _line(self, number: int, text: bytes) -> dict[str, Any]:
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            line = error
+        if not isinstance(line, dict):
+            raise UserError(f"line {number} of {self.log} is damaged ({line}); put back a copy, or begin anew")
+        return line
 
     def append(self, record: dict[str, Any]) -> None:
         with open(self.log, "ab") as log:
@@ -119,23 +154,28 @@ class RunDirectory:
             tensors |= dict(zip(MEAN, mean, strict=True))
         _sync(self.log)
         clients = experiment.store.save(f"clients-{number}.safetensors")
-        save_tensors(self.states / f"server-{number}.safetensors", tensors)
+        file = self.states / f"server-{number}.safetensors"
+        save_tensors(file, tensors)
         write_json(
             self.states / CHECKPOINT,
             {
                 "round": server.round,
                 "fingerprint": experiment.fingerprint,
                 "log_bytes": self.log.stat().st_size,
-                "server": f"server-{number}.safetensors",
+                "server": file.name,
+                "checksum": checksum(file),  # of the server's file; each row of a segment has one
                 "segments": clients,
+                "code": experiment.own_code,
             },
         )
         experiment.store.commit(clients)
-        self._drop_strays(f"server-{number}.safetensors", clients)
+        self._drop_strays(file.name, clients)
 
     def load(self, experiment: Federation) -> None:
         """Put `experiment` where the last checkpoint left it, and the log with it."""
         saved = self.read(experiment)
+        if not saved["server"] and self.log.exists():
+            log.warning("%s was stopped before its first checkpoint; it starts over", self.path)
         _cut(self.log, saved["log_bytes"])
         self._drop_strays(saved["server"], saved["segments"])
 
@@ -145,6 +185,7 @@ class RunDirectory:
         No file is touched.
         """
         if not (self.states / CHECKPOINT).exists():
+            self._check_unsaved()
             return {"log_bytes": 0, "server": "", "segments": ()}
         saved = self._checkpoint()
         if "segments" not in saved:
@@ -153,7 +194,14 @@ class RunDirectory:
             raise UserError(f"{self.path} was begun with other data or another model; resume it with the same ones")
         if not self.log.exists() or self.log.stat().st_size < saved["log_bytes"]:
             raise UserError(f"{self.log} has lost lines since the last checkpoint; the run cannot be resumed")
-        tensors = {key: t.to(experiment.server.w.device) for key, t in load_file(self.states / saved["server"]).items()}
+        for strand, code in experiment.own_code.items():
+            if saved.get("code", {}).get(strand, code) != code:
+                log.warning(
+                    "the code of %s has changed since the last checkpoint of %s; what follows is by the new one",
+                    *(strand, self.path),
+                )
+        held = read_tensors(self.states / saved["server"], saved.get("checksum"))
+        tensors = {key: t.to(experiment.server.w.device) for key, t in held.items()}
         kept: dict[str, dict[str, Any]] = {name: {} for name in experiment.server.kept}
         for key, tensor in tensors.items():
             if key.startswith("kept/"):
@@ -166,11 +214,23 @@ class RunDirectory:
         return saved
 
     def _checkpoint(self) -> dict[str, Any]:
+        file = self.states / CHECKPOINT
         try:
-            saved: dict[str, Any] = json.loads((self.states / CHECKPOINT).read_text())
+            saved = json.loads(file.read_text())
         except (ValueError, OSError) as error:
-            raise UserError(f"{self.states / CHECKPOINT} cannot be read ({error}); the run cannot be resumed") from None
+            raise damaged(file, error) from None
+        if not isinstance(saved, dict) or not {"round", "fingerprint", "log_bytes", "server"} <= saved.keys():
+            raise damaged(file, "it does not say where the run stands")
         return saved
+
+    def _check_unsaved(self) -> None:
+        """That there is no checkpoint because there was none yet, and not because it was lost."""
+        done = len(self.rounds())
+        if done > self.config().save.every or (self.path / "summary.json").exists():
+            raise UserError(
+                f"{self.path} has {done} rounds, but {self.states / CHECKPOINT} is missing; put it back, or begin anew "
+                "in another directory"
+            )
 
     def _drop_strays(self, server: str, segments: Iterable[str]) -> None:
         keep = {CHECKPOINT, server, *segments}

@@ -9,6 +9,7 @@ at any instant leaves the last one whole.
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,16 +19,20 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
 
 from fedbraid.core.tree import Tree, grow, nbytes, stack
-from fedbraid.files import save_rows
+from fedbraid.files import damaged, opened_tensors, save_rows
 
 State = dict[str, Tree]
 """{strand: {name: tensor}} of one client."""
 
 IDS = "clients"
 """The tensor of a segment that says whose states its rows are."""
+CHECKS = "checks"
+"""The tensor that tells whether rows are as they were: a checksum in the low 32 bits, the client's number above them.
+
+Segments of earlier versions have none.
+"""
 ALIKE = 8
 """Segments of about the same size (within a power of this) that are folded into one."""
 BLOCK = 64 << 20
@@ -110,17 +115,22 @@ class ClientStore:
             wanted.setdefault(name, []).append((client, row))
         loaded: dict[int, State] = {}
         for name, rows in wanted.items():
-            with safe_open(self._file(name), framework="pt") as file:
+            with opened_tensors(self._file(name)) as file:
                 slices = {key: (file.get_slice(key), like.device) for key, like in _flat(self.blank).items()}
+                checks = file.get_tensor(CHECKS).numpy() if CHECKS in list(file.keys()) else None
                 for client, row in rows:
-                    flat = {key: part[row : row + 1][0].to(device) for key, (part, device) in slices.items()}
+                    read = {key: part[row : row + 1] for key, (part, _) in slices.items()}
+                    if checks is not None and checks[row] != _checks([client], read)[0]:
+                        raise damaged(self._file(name), f"the state of client {client} has changed")
+                    flat = {key: read[key][0].to(device) for key, (_, device) in slices.items()}
                     loaded[client] = {s: {n: flat[f"{s}/{n}"] for n in tree} for s, tree in self.blank.items()}
         return loaded
 
     def _write(self, name: str, clients: Iterable[int]) -> None:
         """The newest states of `clients` as a new segment, which holds from now on."""
         ids = np.array(sorted(clients), dtype=np.int64)
-        like = {IDS: torch.zeros((), dtype=torch.int64)} | _flat(self.blank)
+        number = torch.zeros((), dtype=torch.int64)
+        like = {IDS: number, CHECKS: number} | _flat(self.blank)
         save_rows(self._file(name), like, len(ids), self._blocks(ids))
         for row, client in enumerate(ids.tolist()):
             if client in self._place:
@@ -135,7 +145,9 @@ class ClientStore:
         size = max(1, BLOCK // max(1, nbytes(self.blank)))
         for at in range(0, len(ids), size):
             some = ids[at : at + size]
-            yield {IDS: torch.as_tensor(some)} | _flat(self.read(some.tolist()))
+            states = {key: t.detach().cpu() for key, t in _flat(self.read(some.tolist())).items()}
+            checks = torch.tensor(_checks(some.tolist(), states))
+            yield {IDS: torch.as_tensor(some), CHECKS: checks} | states
 
     # --- checkpoints
 
@@ -177,8 +189,11 @@ class ClientStore:
         self._place.clear()
         self.segments.clear()
         for name in segments:
-            with safe_open(self._file(name), framework="pt") as file:
-                clients = file.get_tensor(IDS).tolist()
+            with opened_tensors(self._file(name)) as file:
+                numbers = file.get_tensor(IDS)
+                if CHECKS in list(file.keys()) and not torch.equal(file.get_tensor(CHECKS) >> 32, numbers):
+                    raise damaged(self._file(name), "it is not told whose states these are")
+                clients = numbers.tolist()
             rows = [(row, client) for row, client in enumerate(clients) if only is None or client in only]
             if not rows:
                 continue
@@ -191,6 +206,15 @@ class ClientStore:
 
 def _flat(state: State) -> Tree:
     return {f"{strand}/{name}": tensor for strand, tree in state.items() for name, tensor in tree.items()}
+
+
+def _checks(clients: Sequence[int], states: Tree) -> list[int]:
+    """What tells whether rows of states are as they were, for each client."""
+    sums = [0] * len(clients)
+    for key in sorted(states):
+        rows = states[key].contiguous()[..., None].view(torch.uint8).numpy()
+        sums = [zlib.crc32(rows[k], total) for k, total in enumerate(sums)]
+    return [(client << 32) | total for client, total in zip(clients, sums, strict=True)]
 
 
 def _power(count: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from fedbraid.config import Config, from_dict, put, to_dict
+from fedbraid.config import Config, from_dict, plain, put, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.errors import UserError
 
@@ -26,9 +26,9 @@ def listed(vary: Values | None) -> dict[str, list[Any]]:
     """The values as plain lists; what cannot be varied is refused."""
     if vary is not None and not isinstance(vary, Mapping):
         raise UserError(f"vary takes lists of values by setting, such as {{'optimizer.lr': [0.1, 0.01]}}, not {vary!r}")
-    plain: dict[str, list[Any]] = {}
+    listed: dict[str, list[Any]] = {}
     for key, values in (vary or {}).items():
-        values = values.tolist() if hasattr(values, "tolist") else values
+        values = plain(values.tolist() if hasattr(values, "tolist") else values)
         if key in ELSEWHERE:
             raise UserError(f"{key} is not varied: {ELSEWHERE[key]}")
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
@@ -36,8 +36,8 @@ def listed(vary: Values | None) -> dict[str, list[Any]]:
         twice = next((value for k, value in enumerate(values) if value in values[:k]), None)
         if twice is not None:
             raise UserError(f"{key} has the value {twice!r} twice; a comparison needs different ones")
-        plain[key] = list(values)
-    return plain
+        listed[key] = list(values)
+    return listed
 
 
 def variants(vary: Values, chain: Chain) -> list[dict[str, Any]]:

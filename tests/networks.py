@@ -79,6 +79,18 @@ class Picking(Network):
         return table + torch.zeros_like(h) + h.sort(1).values.roll(1, 1) * h[:, :1] + h.cumsum(1)
 
 
+class Tied(Network):
+    """A layer under two names, and a weight that two layers have."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.first, self.second, self.third = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.again, self.third.weight = self.second, self.second.weight
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.third(torch.relu(self.again(torch.relu(self.second(self.first(x))))))
+
+
 class Normed(Network):
     """BatchNorm: the samples of a batch see each other, and running statistics travel with the model."""
 
@@ -110,5 +122,5 @@ class Tracking(Network):
         return self.norm(x.reshape(-1, 2, 2)).flatten(1)
 
 
-NETWORKS = {n.__name__: n for n in (Shortcut, Grouped, Attentive, Embedded, Picking)}
+NETWORKS = {n.__name__: n for n in (Shortcut, Grouped, Attentive, Embedded, Picking, Tied)}
 """Networks that the stack can run."""

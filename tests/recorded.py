@@ -40,7 +40,8 @@ SETTINGS: dict[str, Any] = {
 def record(directory: Path | str, method: str = METHOD, **settings: Any) -> fb.Run:
     """Start or resume the run in `directory`."""
     data, partition = federation()
-    return fb.run(method, out=directory, resume=True, data=data, partition=partition, **SETTINGS | settings)
+    usual = {"resume": True, "data": data, "partition": partition}
+    return fb.run(method, out=directory, **usual | SETTINGS | settings)
 
 
 def compared(directory: Path | str, methods: Sequence[str], **settings: Any) -> fb.Comparison:

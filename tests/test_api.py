@@ -3,13 +3,13 @@
 import json
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from helpers import SIZES, toy
-from networks import Normed
+from networks import Normed, Shortcut
 
 import fedbraid as fb
 from fedbraid.config import from_dict
@@ -62,6 +62,24 @@ def test_names_objects_and_tables_ask_for_the_same():
     assert same(digits, fb.run(rounds=1, sampling={"clients": 2}, data="digits", partition={"clients": 10}))
 
 
+def test_torchs_tensors_are_data_too():
+    arrays = [(split.x.astype(np.float32), split.y) for split in (DATA.train, DATA.test)]
+    as_arrays, as_tensors = (
+        fb.Dataset("toy", *(fb.Split(kind(x), kind(y)) for x, y in arrays), classes=3)
+        for kind in (np.asarray, lambda values: torch.tensor(values).requires_grad_(values.dtype == np.float32))
+    )
+    assert same(fb.run(**TINY | {"data": as_arrays}), fb.run(**TINY | {"data": as_tensors}))
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    numpys = {"optimizer": {"lr": np.float32(0.25)}, "rounds": np.int64(2), "evaluate": {"per_client": np.bool_(True)}}
+    plain = {"optimizer": {"lr": 0.25}, "rounds": 2, "evaluate": {"per_client": True}}
+    mlp = {"name": "mlp", "hidden": np.array([3, 2])}
+    one = fb.run(Prox(mu=np.float32(0.5)), out=tmp_path, **TINY | numpys | {"model": mlp})
+    assert same(one, fb.run("prox(mu=0.5)", **TINY | plain | {"model": {"name": "mlp", "hidden": [3, 2]}}))
+    assert same(one, fb.run("prox", strands={"prox": {"mu": np.float64(0.5)}}, **TINY | numpys | {"model": mlp}))
+
+
 def test_settings_lie_over_a_configuration_key_by_key():
     base = from_dict({"rounds": 2, "local": {"epochs": 3, "batch": 5}, "optimizer": {"momentum": 0.9}})
     config = fb.run(config=base, **TINY | {"rounds": 1, "local": {"epochs": 1}}, optimizer={"lr": 0.2}).config
@@ -81,6 +99,26 @@ def test_a_module_of_ones_own_is_trained_in_a_copy():
     trained = run.model.state_dict()
     assert not torch.equal(trained["norm.running_mean"], before["norm.running_mean"])
     assert not torch.equal(trained["head.weight"], before["head.weight"])
+
+
+def test_a_class_or_function_makes_a_network_of_each_runs_seed():
+    def first_weights(model, seed):
+        run = fb.run(**TINY | {"model": model, "rounds": 1, "optimizer": {"lr": 1e-30}, "seed": seed})
+        return run.model.state_dict()["head.weight"]
+
+    state = torch.random.get_rng_state()
+    assert torch.equal(first_weights(Shortcut, 1), first_weights(lambda: Shortcut(), 1))
+    assert not torch.allclose(first_weights(Shortcut, 1), first_weights(Shortcut, 2))
+    assert torch.equal(state, torch.random.get_rng_state())
+    module = Shortcut()
+    for seed in (1, 2):  # a module is what it is
+        torch.testing.assert_close(first_weights(module, seed), module.state_dict()["head.weight"])
+
+
+def test_seeds_of_a_comparison_begin_with_weights_of_their_own():
+    comparison = fb.compare("fedavg", seeds=2, **TINY | {"model": Shortcut, "rounds": 1, "optimizer": {"lr": 1e-30}})
+    assert [run.config.model.name for run in comparison.runs] == ["Shortcut"] * 2
+    assert comparison.runs[0].rounds[0]["loss"] != comparison.runs[1].rounds[0]["loss"]
 
 
 def test_a_run_leaves_torchs_generators_and_threads_alone():
@@ -189,6 +227,9 @@ class Shift(Strand):
 def test_strands_of_ones_own_are_known_by_name_once_they_are_given():
     moved = fb.run("shift(by=0.25)+prox", own=[Shift], **TINY)
     assert same(moved, fb.run(fb.chain(Shift(0.25), "prox"), **TINY))
+    assert same(moved, fb.run("shift(by=0.25)+prox", own=Shift, **TINY))
+    with pytest.raises(fb.UserError, match=r"own takes classes of strands, .*, not Shift"):
+        fb.run("shift", own=Shift(), **TINY)
     with pytest.raises(fb.UserError, match="no method is called 'shift'"):
         fb.run("shift", **TINY)
 
@@ -268,6 +309,12 @@ def test_a_comparison_runs_what_run_runs(tmp_path):
         ({"engine": {"device": "gpu0"}}, "engine.device must be"),
         ({"optimizer": {"lr": 0}}, "optimizer.lr is 0"),
         ({"model": torch.nn.Linear(4, 3)}, "fedbraid.Outputs(logits, features)"),
+        ({"model": torch.nn.Linear}, "called without arguments, and Linear cannot be (missing a required argument"),
+        (
+            {"data": replace(DATA, **{n: fb.Split(np.ones((37, 4), int), DATA.train.y) for n in ("train", "test")})},
+            "whole numbers are words: give pixels as uint8, other numbers as float32",
+        ),
+        ({"model": dict}, "dict gave dict; it must return a torch module"),
     ],
 )
 def test_mistakes_are_one_sentence_and_come_before_any_file(settings, sentence, tmp_path):
@@ -289,6 +336,8 @@ def test_comparisons_that_make_no_sense_are_refused():
         (("fedavg", "fedavg"), {}, "listed twice"),
         (("fedavg",), {"seeds": 0}, "seeds must be 1 or more"),
         (("fedavg",), {"seeds": []}, "seeds must be 1 or more"),
+        (("fedavg",), {"seeds": [4, 1, 1]}, "seed 1 is listed twice"),
+        (("fedavg",), {"seeds": 2.5}, "seeds is a number of seeds or a list of them, not 2.5"),
         (("fedavg", "nothing"), {}, "no method is called 'nothing'"),
     ):
         with pytest.raises(fb.UserError, match=sentence):
@@ -296,8 +345,9 @@ def test_comparisons_that_make_no_sense_are_refused():
 
 
 def test_a_comparison_may_start_from_another_seed():
-    comparison = fb.compare("fedavg", seed=3, seeds=2, **TINY)
-    assert [run.config.seed for run in comparison.runs] == [3, 4]
+    for seeds in (2, np.int64(2), np.array([3, 4])):
+        comparison = fb.compare("fedavg", seed=3, seeds=seeds, **TINY)
+        assert [run.config.seed for run in comparison.runs] == [3, 4]
 
 
 def test_a_partition_with_a_client_without_samples_is_a_sentence():

@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 import recorded
 import torch
+from networks import Shortcut
 from recorded import METHOD, left_on_disk, record
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import fedbraid as fb
+from fedbraid.analyses import analyze
+from fedbraid.cli_input import load_strand
 from fedbraid.runs import RunDirectory
 
 FORKS = multiprocessing.get_context("forkserver")  # processes that need not import torch each time
@@ -213,13 +216,14 @@ def test_a_cut_off_last_line_is_healed(whole, tmp_path):
     assert left_on_disk(tmp_path) == whole()
 
 
-def test_a_run_without_a_checkpoint_starts_over(whole, tmp_path, monkeypatch):
+def test_a_run_without_a_checkpoint_starts_over(whole, tmp_path, monkeypatch, caplog):
     with monkeypatch.context() as patch, pytest.raises(Crash):
         crashing(patch, 6, dead=True)
         record(tmp_path)
     assert (tmp_path / "rounds.jsonl").read_text().count("\n") == 2
     assert not (tmp_path / "checkpoint" / "checkpoint.json").exists()
     record(tmp_path)
+    assert "was stopped before its first checkpoint; it starts over" in caplog.text
     assert left_on_disk(tmp_path) == whole()
 
 
@@ -280,6 +284,172 @@ def test_resuming_with_other_settings_is_refused_by_name(tmp_path, settings, key
     with pytest.raises(fb.UserError, match=rf"was begun with {key} = .*resume it with the same settings"):
         record(tmp_path, **{"method": METHOD, **settings})
     assert (tmp_path / "rounds.jsonl").read_bytes() == before
+
+
+# --- damaged
+
+
+def flipped(file: Path, at: float = 0.9) -> None:
+    """One bit of a file is another one; `at` is a share of its length, the last part of which holds numbers."""
+    content = bytearray(file.read_bytes())
+    content[int(at * len(content))] ^= 1
+    file.write_bytes(bytes(content))
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize("damage", [flipped, cut, Path.unlink])
+@pytest.mark.parametrize("what", ["server", "clients"])
+def test_damage_to_a_checkpoint_is_told_by_its_file(tmp_path, damage, what):
+    record(tmp_path, rounds=6)
+    file = sorted((tmp_path / "checkpoint").glob(f"{what}-*"))[-1]
+    damage(file)
+    with pytest.raises(fb.UserError, match=rf"{file.name} is damaged \(.*begin anew in another directory"):
+        record(tmp_path, rounds=8)
+    assert lines_of(tmp_path) < 8, "a client's state is looked at when it is needed"
+
+
+def test_a_checkpoint_without_checksums_is_read(whole, tmp_path):
+    record(tmp_path, rounds=6)
+    place = tmp_path / "checkpoint"
+    saved = json.loads((place / "checkpoint.json").read_text())
+    del saved["checksum"]
+    (place / "checkpoint.json").write_text(json.dumps(saved))
+    for segment in saved["segments"]:
+        save_file({k: t for k, t in load_file(place / segment).items() if k != "checks"}, place / segment)
+    record(tmp_path, rounds=8)
+    assert left_on_disk(tmp_path)["model"] == whole()["model"]
+
+
+@pytest.mark.parametrize("content", ["", "null", "[1]", '{"round": 6}', "{"])
+def test_a_damaged_list_of_the_checkpoints_files_is_a_sentence(tmp_path, content):
+    record(tmp_path)
+    (tmp_path / "checkpoint" / "checkpoint.json").write_text(content)
+    with pytest.raises(fb.UserError, match=r"checkpoint.json is damaged"):
+        record(tmp_path)
+
+
+@pytest.mark.parametrize(("rounds", "every"), [(8, 2), (2, 10)])
+def test_a_run_that_lost_its_checkpoint_does_not_start_over(tmp_path, rounds, every):
+    record(tmp_path, rounds=rounds, save={"every": every})
+    (tmp_path / "checkpoint" / "checkpoint.json").unlink()
+    before = (tmp_path / "rounds.jsonl").read_bytes()
+    with pytest.raises(fb.UserError, match=rf"has {rounds} rounds, but .*checkpoint.json is missing; put it back"):
+        record(tmp_path, rounds=rounds, save={"every": every})
+    assert (tmp_path / "rounds.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_lost_its_configuration_is_not_written_over(tmp_path, resume):
+    record(tmp_path)
+    (tmp_path / "config.toml").unlink()
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(fb.UserError, match=r"rounds.jsonl is of a run whose config.toml is missing; put that back"):
+        record(tmp_path, resume=resume)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\x00{", b"3"])
+def test_a_damaged_line_of_the_log_is_told_by_its_number(tmp_path, garbage):
+    record(tmp_path)
+    lines = (tmp_path / "rounds.jsonl").read_bytes().splitlines()
+    (tmp_path / "rounds.jsonl").write_bytes(b"\n".join([*lines[:2], garbage.ljust(len(lines[2])), *lines[3:], b""]))
+    with pytest.raises(fb.UserError, match=r"line 3 of .*rounds.jsonl is damaged"):
+        record(tmp_path)
+    with pytest.raises(fb.UserError, match=r"line 3 of .*rounds.jsonl is damaged"):
+        analyze(tmp_path, ["cost"])
+
+
+def test_all_files_follow_the_users_mask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        record(tmp_path)
+    finally:
+        os.umask(before)
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) > 6 and {p.stat().st_mode & 0o777 for p in files} == {0o640}
+
+
+# --- networks of one's own
+
+
+@pytest.mark.parametrize("method", ["rfedavg+moon", "creff"])
+def test_a_network_of_ones_own_goes_on_with_the_weights_it_was_begun_with(whole, tmp_path, method):
+    """Also where clients and the server look back at the first model."""
+    module = Shortcut()
+    expected = whole(method=method, model=module)
+    stop = {"on_round": lambda line, config: line["round"] == 5 and (_ for _ in ()).throw(Crash)}
+    with pytest.raises(Crash):
+        record(tmp_path, method, model=module, **stop)
+    record(tmp_path, method, model=Shortcut())
+    assert left_on_disk(tmp_path) == expected
+    assert all(torch.equal(t, module.state_dict()[k]) for k, t in load_file(tmp_path / "initial.safetensors").items())
+
+
+def test_a_crash_before_the_configuration_is_written_leaves_nothing_to_resume(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr("fedbraid.runs.write_text", lambda *_: (_ for _ in ()).throw(Crash))
+        record(tmp_path, model=Shortcut())
+    module = Shortcut()
+    record(tmp_path, model=module)
+    begun = load_file(tmp_path / "initial.safetensors")
+    assert all(torch.equal(tensor, module.state_dict()[key]) for key, tensor in begun.items())
+
+
+def test_another_network_under_the_same_name_is_refused(tmp_path):
+    class Wider(Shortcut):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 6), torch.nn.Linear(6, 6, bias=False)
+
+    Wider.__name__ = "Shortcut"
+    record(tmp_path, model=Shortcut)
+    with pytest.raises(fb.UserError, match=r"'second.bias' was float32 of shape \(6,\) there and is missing here"):
+        record(tmp_path, model=Wider)
+    with pytest.raises(fb.UserError, match="already holds a run"):
+        record(tmp_path, model=Wider, resume=False)
+
+
+# --- strands of one's own
+
+CALM = """
+from dataclasses import dataclass
+from fedbraid import Strand
+
+class Base(Strand):
+    def update(self, delta, r):
+        return {by} * delta, r.kept
+
+@dataclass(frozen=True)
+class Calm(Base):
+    {comment}
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "warned"),
+    [({"by": 0.5}, False), ({"comment": '"""Half a step."""  # or so\n\n'}, False), ({"by": 0.25}, True)],
+)
+def test_other_code_of_a_strand_is_warned_about(tmp_path, caplog, other, warned):
+    code = {"by": 0.5, "comment": "pass"}
+    for settings, rounds in ((code, 2), (code | other, 3)):
+        (tmp_path / "mine.py").write_text(CALM.format(**settings))
+        calm = load_strand(f"{tmp_path / 'mine.py'}:Calm")
+        caplog.clear()
+        record(tmp_path / "run", "calm+scaffold", own=calm, rounds=rounds)
+    assert ("the code of calm has changed since the last checkpoint of" in caplog.text) == warned
+
+
+def test_the_code_is_that_which_was_loaded(tmp_path, caplog):
+    """A file that is edited while a run goes on."""
+    file = tmp_path / "mine.py"
+    file.write_text(CALM.format(by=0.5, comment="pass"))
+    edit = {"on_round": lambda *_: file.write_text(CALM.format(by=0.25, comment="pass"))}
+    record(tmp_path / "run", "calm", own=load_strand(f"{file}:Calm"), rounds=2, **edit)
+    record(tmp_path / "run", "calm", own=load_strand(f"{file}:Calm"), rounds=3)
+    assert "the code of calm has changed" in caplog.text
 
 
 # --- made longer

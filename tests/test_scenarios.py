@@ -208,9 +208,14 @@ def test_clients_scores_are_the_means_over_their_own_test_samples():
         ({"mean": (1.0, 2.0)}, "mean must be one finite number, or one for each of 4 channels"),
         ({"mean": (np.nan,)}, "mean must be one finite number"),
         ({"users": np.arange(3)}, "37 training samples but 3 users"),
-        ({"x": "list"}, "training samples are list; they must be a numpy array of numbers"),
+        ({"x": "list"}, "training samples are list; they must be a numpy array or a torch tensor of numbers"),
         ({"x": "object"}, "training samples are object; they must be"),
         ({"test": "other shape"}, r"training samples have shape \(4,\) and its test samples \(5,\)"),
+        (
+            {"test": "bytes"},
+            "samples are float64, which is floats, and its test samples uint8, which is bytes; give both",
+        ),
+        ({"classes": "10"}, "toy's classes must be a whole number of at least 1, not '10'"),
         ({"clients": "negative"}, "client 1 holds training sample -1, but toy has 0 to 36"),
         ({"clients": "floats"}, "client 0's training samples must be whole numbers, not float64"),
         ({"client_tests": "few"}, "6 clients, but test samples of 1"),
@@ -229,8 +234,9 @@ def test_data_that_cannot_be_trained_on_is_refused_before_the_first_round(change
         elif what == "users":
             dataset = replace(dataset, train=replace(train, users=how))
         elif what == "test":
-            dataset = replace(dataset, test=replace(dataset.test, x=np.zeros((20, 5))))
-        elif what in ("mean", "std"):
+            strange = {"other shape": np.zeros((20, 5)), "bytes": np.zeros((20, 4), dtype=np.uint8)}[how]
+            dataset = replace(dataset, test=replace(dataset.test, x=strange))
+        elif what in ("mean", "std", "classes"):
             dataset = replace(dataset, **{what: how})
         elif what == "clients":
             wrong = {"negative": np.array([-1, 2]), "floats": np.array([0.0, 1.0])}[how]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from fedbraid.core.tree import grow
+from fedbraid.errors import UserError
 from fedbraid.files import save_rows
 from fedbraid.store import ClientStore
 
@@ -281,3 +282,23 @@ def test_stores_with_marks_write_early_to_files_of_their_own_and_never_to_the_sa
             store.forget([name for name, segment in store.segments.items() if segment.live])
     names = {p.name for p in tmp_path.iterdir()}
     assert names == {f"clients-early-{mark}-{k}.safetensors" for mark in "ab" for k in range(3)}
+
+
+def test_a_state_that_changed_on_disk_is_found_when_it_is_read(tmp_path):
+    """Of any kind of number, and also where it is the client's own number that changed."""
+    kinds = torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool
+    like = {"a": {str(kind): torch.zeros(2, 3, dtype=kind) for kind in kinds} | {"none": torch.zeros(0)}}
+    store = ClientStore(like, tmp_path)
+    store.write([3, 5], grow(like, lambda t: torch.ones(2, *t.shape, dtype=t.dtype)))
+    (name,) = store.save("first.safetensors")
+    file, found = tmp_path / name, []
+    whole = file.read_bytes()
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    for at in range(begin, len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(UserError, match=r"first.safetensors is damaged"):
+            other = ClientStore(like, tmp_path)
+            other.restore([name])
+            found.append(at)
+            other.read([3, 5])
+    assert 0 < len(found) < len(whole) - begin, "some when it is opened, others when a state is read"

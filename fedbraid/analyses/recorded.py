@@ -77,7 +77,7 @@ class Recorded:
             self.path,
             "analyse it in Python: fedbraid.analyses.analyze(…, given=Given({table}=…))",
         )
-        experiment = build(self._here, self.given, self.directory.states)
+        experiment = build(self._here, self._as_begun, self.directory.states)
         self.directory.read(experiment)
         experiment.local.store = Unwritten(experiment.store)
         return experiment
@@ -93,7 +93,7 @@ class Recorded:
     @cached_property
     def first_round(self) -> Trained:
         """The run's first round once more, from the model that it began with."""
-        return trained(build(self._here, self.given, beside=self.experiment))
+        return trained(build(self._here, self._as_begun, beside=self.experiment))
 
     @property
     def record(self) -> RunRecord:
@@ -107,6 +107,10 @@ class Recorded:
         dataset = self.experiment.dataset
         if dataset.task != "classification":
             raise UserError(f"{analysis} looks at classes, but {dataset.name} is a regression; leave it out")
+
+    @cached_property
+    def _as_begun(self) -> Given:
+        return self.directory.as_begun(self.given)
 
     @property
     def _here(self) -> Config:

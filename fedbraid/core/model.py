@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ class Model:
     buffers: Layout
     frozen: Tensor | None = None  # [D] True for parameters that travel but are not trained (requires_grad=False)
     parts: Callable[[Layout, Tensor], dict[str, Tensor]] = Layout.views  # how a vector is taken apart for training
+    tied: tuple[tuple[str, str], ...] = ()  # further places of tensors that lie in several, and these tensors' names
 
     @staticmethod
     def of(module: nn.Module) -> Model:
@@ -42,6 +43,7 @@ class Model:
             layout=Layout.of(dict(module.named_parameters())),
             buffers=Layout.of(floats),
             frozen=torch.cat(still) if any(s.any() for s in still) else None,
+            tied=_tied(module),
         )
 
     def initial(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -50,23 +52,72 @@ class Model:
         b = self.buffers.flatten(dict(self.training.named_buffers()))
         return w.to(device, dtype), b.to(device, dtype)
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters and buffers that the network was made with, by name."""
+        return _tensors(self.training)
+
+    def beginning_with(self, values: Mapping[str, Tensor]) -> Model:
+        """The same network with other parameters and buffers of the same names, shapes and types."""
+        mine = self.tensors
+        for name in (*mine, *values):
+            here, there = _kind(mine.get(name)), _kind(values.get(name))
+            if here != there:
+                raise UserError(
+                    f"the network is not the one that the run was begun with: {name!r} was {there} there and is {here} "
+                    "here; give the same network"
+                )
+        training, evaluating = (copy.deepcopy(m) for m in (self.training, self.evaluating))
+        for module in (training, evaluating):
+            for name, tensor in _tensors(module).items():
+                tensor.copy_(values[name])
+        return replace(self, training=training, evaluating=evaluating)
+
     def to(self, dtype: torch.dtype, device: torch.device) -> Model:
         """A copy of its own: two threads must not share a module while `functional_call` swaps its tensors."""
         training, evaluating = (copy.deepcopy(m).to(device, dtype) for m in (self.training, self.evaluating))
         frozen = None if self.frozen is None else self.frozen.to(device)
-        return Model(training, evaluating, self.layout, self.buffers, frozen)
+        return replace(self, training=training, evaluating=evaluating, frozen=frozen, parts=Layout.views)
 
     def predict(self, w: Tensor, buffers: Tensor, x: Tensor) -> Outputs:
         """Outputs in evaluation mode."""
-        return outputs(functional_call(self.evaluating, self.layout.views(w) | self.buffers.views(buffers), (x,)))
+        return self._called(self.evaluating, self.layout.views(w) | self.buffers.views(buffers), x)
 
     def learn(self, w: Tensor, buffers: Tensor, x: Tensor) -> tuple[Outputs, Tensor]:
         """Outputs in training mode, and the buffers afterwards."""
         if not self.buffers.names:
-            return outputs(functional_call(self.training, self.parts(self.layout, w), (x,))), buffers
+            return self._called(self.training, self.parts(self.layout, w), x), buffers
         running = {name: b.clone() for name, b in self.buffers.views(buffers).items()}
-        out = outputs(functional_call(self.training, self.parts(self.layout, w) | running, (x,)))
+        out = self._called(self.training, self.parts(self.layout, w) | running, x)
         return out, self.buffers.flatten(running)
+
+    def _called(self, module: nn.Module, tensors: dict[str, Tensor], x: Tensor) -> Outputs:
+        # torch ties by name, and a layer of two names would keep what it was called with
+        everywhere = tensors | {place: tensors[name] for place, name in self.tied if name in tensors}
+        return outputs(functional_call(module, everywhere, (x,), tie_weights=False))
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {name: t.detach() for name, t in (*module.named_parameters(), *module.named_buffers())}
+
+
+def _kind(tensor: Tensor | None) -> str:
+    """A tensor's type and shape in words."""
+    if tensor is None:
+        return "missing"
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def _tied(module: nn.Module) -> tuple[tuple[str, str], ...]:
+    """Places that share their tensor with an earlier one, and the name that it has there. A layer is one place."""
+    first: dict[Tensor, str] = {}
+    places = ((f"{path}.{key}" if path else key, t) for path, layer in module.named_modules() for key, t in _own(layer))
+    return tuple((place, name) for place, t in places if (name := first.setdefault(t, place)) != place)
+
+
+def _own(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from layer.named_parameters(recurse=False, remove_duplicate=False)
+    yield from layer.named_buffers(recurse=False, remove_duplicate=False)
 
 
 def outputs(result: object) -> Outputs:

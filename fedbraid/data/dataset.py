@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedbraid.core.task import Task
 from fedbraid.errors import UserError
+from fedbraid.registry import whole
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples with their labels, and the user each one came from where the source knows."""
+    """Samples with their labels, and the user each one came from where the source knows.
+
+    Torch's tensors become arrays.
+    """
 
     x: Array
     y: Array
     users: Array | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("x", "y", "users"):
+            object.__setattr__(self, name, _array(getattr(self, name)))
 
     def __len__(self) -> int:
         return len(self.y)
@@ -75,14 +85,28 @@ class Partition:
         return np.bincount(cells, minlength=len(self) * classes).reshape(len(self), classes)
 
 
+def _array(values: Any) -> Any:
+    if not isinstance(values, Tensor):
+        return values
+    values = values.detach().cpu()
+    return values.float().numpy() if values.dtype == torch.bfloat16 else values.numpy()  # numpy has no bfloat16
+
+
 def check_dataset(dataset: Dataset) -> None:
     """What partitions, networks and engines rely on, said in a sentence where it does not hold."""
+    whole(f"{dataset.name}'s classes", dataset.classes)
     for name, split in (("training", dataset.train), ("test", dataset.test)):
         _check_split(dataset, name, split)
     if dataset.test.x.shape[1:] != dataset.train.x.shape[1:]:
         raise UserError(
             f"{dataset.name}'s training samples have shape {dataset.shape} and its test samples "
             f"{tuple(dataset.test.x.shape[1:])}; they must be alike"
+        )
+    kinds = [made_of(dataset, split) for split in (dataset.train, dataset.test)]
+    if kinds[0] != kinds[1]:
+        raise UserError(
+            f"{dataset.name}'s training samples are {dataset.train.x.dtype}, which is {kinds[0]}, and its test samples "
+            f"{dataset.test.x.dtype}, which is {kinds[1]}; give both as one type"
         )
     if dataset.task == "regression" and dataset.classes != 1:
         raise UserError(f"a regression has classes=1, not {dataset.classes}")
@@ -98,11 +122,20 @@ def check_dataset(dataset: Dataset) -> None:
         )
 
 
+def made_of(dataset: Dataset, split: Split) -> Literal["bytes", "words", "floats"]:
+    """What the numbers in a split's samples stand for goes by their type."""
+    if dataset.tokens or split.x.dtype in (np.int16, np.int32, np.int64):
+        return "words"
+    return "bytes" if split.x.dtype == np.uint8 else "floats"
+
+
 def _check_split(dataset: Dataset, name: str, split: Split) -> None:
     for what, values in (("samples", split.x), ("labels", split.y)):
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
             kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-            raise UserError(f"{dataset.name}'s {name} {what} are {kind}; they must be a numpy array of numbers")
+            raise UserError(
+                f"{dataset.name}'s {name} {what} are {kind}; they must be a numpy array or a torch tensor of numbers"
+            )
     if len(split.x) != len(split.y):
         raise UserError(f"{dataset.name} has {len(split.x)} {name} samples but {len(split.y)} labels")
     if not len(split):
@@ -111,8 +144,7 @@ def _check_split(dataset: Dataset, name: str, split: Split) -> None:
         raise UserError(f"{dataset.name}'s {name} labels have shape {split.y.shape}; they must be one number each")
     if split.users is not None and len(split.users) != len(split):
         raise UserError(f"{dataset.name} has {len(split)} {name} samples but {len(split.users)} users")
-    whole = np.issubdtype(split.y.dtype, np.integer)
-    if dataset.task == "classification" and not whole:
+    if dataset.task == "classification" and not np.issubdtype(split.y.dtype, np.integer):
         raise UserError(f"{dataset.name}'s {name} labels are {split.y.dtype}; class labels must be whole numbers")
     if dataset.task == "classification" and not 0 <= split.y.min() <= split.y.max() < dataset.classes:
         raise UserError(

@@ -52,7 +52,9 @@ def why_apart(one: Local, other: Local) -> str | None:
 
 
 def _same_network(one: Model, other: Model) -> bool:
-    if (one.layout, one.buffers) != (other.layout, other.buffers) or (one.frozen is None) != (other.frozen is None):
+    if (one.layout, one.buffers, one.tied) != (other.layout, other.buffers, other.tied):
+        return False
+    if (one.frozen is None) != (other.frozen is None):
         return False
     if one.frozen is not None and other.frozen is not None and not torch.equal(one.frozen, other.frozen):
         return False

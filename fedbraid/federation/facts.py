@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbraid.config import structured
 from fedbraid.core.task import Task
-from fedbraid.data.dataset import Array, Dataset, Split
+from fedbraid.data.dataset import Dataset, Split, made_of
 from fedbraid.data.ranges import LABEL_RANGES, edges
 from fedbraid.errors import UserError
 
@@ -66,7 +66,7 @@ class Facts:
             task=dataset.task,
             labels=dataset.labels,
             tokens=dataset.tokens,
-            numbers=_made_of(dataset),
+            numbers=made_of(dataset, dataset.train),
             mean=tuple(map(float, dataset.mean)),
             std=tuple(map(float, dataset.std)),
             ranges=tuple(edges(dataset.train.y).tolist()) if dataset.task == "regression" else (),
@@ -97,8 +97,8 @@ class Facts:
             raise UserError(f"its data are for {dataset.task}, and the federation learns {self.task}")
         if dataset.tokens != self.tokens[: len(dataset.tokens)] or bool(dataset.tokens) != bool(self.tokens):
             raise UserError("its texts are not made of the federation's words, in their order")
-        if self.mean and self.numbers and _made_of(dataset) != self.numbers:
-            raise UserError(f"its samples are made of {_made_of(dataset)}, and the federation's of {self.numbers}")
+        if self.mean and self.numbers and (mine := made_of(dataset, dataset.train)) != self.numbers:
+            raise UserError(f"its samples are made of {mine}, and the federation's of {self.numbers}")
         return self._alike(replace(dataset, train=self._named(dataset, "train"), test=self._named(dataset, "test")))
 
     def _alike(self, dataset: Dataset) -> Dataset:
@@ -122,13 +122,6 @@ class Facts:
         if int(split.y.max()) >= self.classes:
             raise UserError(f"it has class {int(split.y.max())}, and the federation's are 0 to {self.classes - 1}")
         return split
-
-
-def _made_of(dataset: Dataset) -> Literal["bytes", "words", "floats"]:
-    x: Array = dataset.train.x
-    if dataset.tokens or x.dtype in (np.int16, np.int32, np.int64):
-        return "words"
-    return "bytes" if x.dtype == np.uint8 else "floats"
 
 
 def _few(labels: tuple[str, ...]) -> str:

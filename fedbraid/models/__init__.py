@@ -6,7 +6,9 @@ branches on data, and but for BatchNorm where it is asked for they keep no stati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,7 +25,10 @@ from fedbraid.models.text import FILTER_WIDTHS, lstm, textcnn
 from fedbraid.models.transformer import vit_small, vit_tiny
 from fedbraid.registry import Entry, find, whole
 
-__all__ = ["Outputs", "build", "describe", "fitting", "names"]
+__all__ = ["Outputs", "Own", "build", "describe", "fitting", "made", "name_of", "names"]
+
+Own = nn.Module | Callable[[], nn.Module]
+"""A network that is brought along: itself, or what makes it."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +109,41 @@ def build(
         fits = ", ".join(fitting(sides, tokens)) or "none"
         raise UserError(f"model {name!r} needs {entry.takes}, not {given}; models that fit: {fits}")
     surroundings = {"tokens": tokens} if entry.takes.kind == "texts" else {}
+    return _drawn(lambda: entry.make(sides, classes, **surroundings, **options), seed)
+
+
+def made(network: Own, seed: int) -> nn.Module:
+    """A network that is brought along: a module as it is, or what a class or a function makes of `seed`."""
+    if isinstance(network, nn.Module):
+        return network
+    try:
+        with suppress(ValueError):  # builtin ones may not tell what they take
+            inspect.signature(network).bind()
+    except TypeError as error:
+        raise UserError(
+            f"model is called without arguments, and {name_of(network)} cannot be ({error}); give a function that "
+            "makes the network, such as lambda: Net(64)"
+        ) from None
+    module = _drawn(network, seed)
+    if not isinstance(module, nn.Module):
+        raise UserError(
+            f"model is called to make the network, and {name_of(network)} gave {type(module).__name__}; "
+            "it must return a torch module"
+        )
+    return module
+
+
+def name_of(network: Own) -> str:
+    """What a network that is brought along is called: its class, or what makes it."""
+    named = type(network) if isinstance(network, nn.Module) else network
+    return str(getattr(named, "__name__", type(named).__name__))
+
+
+def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     # On the CPU whatever the default device, and seeding its generator alone: torch.manual_seed would reseed the GPU's.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        return entry.make(sides, classes, **surroundings, **options)
+        return make()
 
 
 def fitting(shape: Sequence[int], tokens: Sequence[str] = ()) -> list[str]:

@@ -1,10 +1,12 @@
 """A recorded run is looked at, never changed; the round that would come next is the round that comes next."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 import torch
 from helpers import held, identical, toy
+from networks import Shortcut
 from problems import EXACT
 
 import fedbraid as fb
@@ -121,6 +123,15 @@ def test_other_data_are_refused(tmp_path):
     other = Given(*toy(seed=1))
     with pytest.raises(fb.UserError, match="other data or another model"):
         analyze(tmp_path, ["forgetting"], given=other)
+
+
+def test_of_a_network_of_ones_own_the_architecture_is_enough(tmp_path):
+    module, names = Shortcut(), ["drift", "adaptability", "forgetting"]
+    run(tmp_path, "rfedavg", model=module)
+    same, other = (headline(tmp_path, names, given=replace(GIVEN, model=m)) for m in (module, Shortcut))
+    assert same == other
+    first = Recorded(tmp_path, replace(GIVEN, model=Shortcut)).first_round
+    assert torch.equal(first.before.w, torch.cat([p.detach().flatten() for p in module.double().parameters()]))
 
 
 def test_mistakes_are_one_sentence(tmp_path):

@@ -85,7 +85,7 @@ def test_frozen_parameters():
     assert_same(compiled_and_loop("scaffold", module=module))
 
 
-@pytest.mark.parametrize("network", ["Shortcut", "Embedded"])
+@pytest.mark.parametrize("network", ["Shortcut", "Embedded", "Tied"])
 def test_networks_with_other_operations(network):
     assert_same(compiled_and_loop("prox", module=NETWORKS[network](), optimizer={"momentum": 0.5}))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import SIZES, advanced, apart, federation, held, toy
 from jobs import training_job, uploads
-from networks import Network, Normed, Recurrent, Tracking
+from networks import Network, Normed, Recurrent, Tied, Tracking
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -59,6 +59,18 @@ def test_batchnorm_and_recurrence_train_as_in_plain_torch_with_averaged_buffers(
     for key, value in got.items():
         torch.testing.assert_close(value, expected[key], rtol=0, atol=1e-12)
     assert len(got) == len([k for k in expected if "num_batches" not in k])
+
+
+@pytest.mark.parametrize("kind", ["auto", "stack", "loop"])
+def test_layers_of_two_names_and_weights_of_two_layers_train_as_in_plain_torch(kind):
+    module = Tied()
+    settings = {"data": EVEN, "module": module, "local": WORK, "optimizer": {"momentum": 0.5}}
+    made = advanced(federation(engine={"kind": kind}, **settings))
+    assert made.engine.kind == ("loop" if kind == "loop" else "stack")
+    expected, got = plain_torch(module, 3), as_state(made)
+    assert got.keys() == {name for name, _ in module.named_parameters()}
+    for key, value in got.items():
+        torch.testing.assert_close(value, expected[key], rtol=0, atol=1e-12)
 
 
 def test_lenet_trains_as_in_plain_torch(monkeypatch):
