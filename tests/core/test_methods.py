@@ -133,7 +133,7 @@ def test_hyper_parameters_for_strands_that_are_not_there_are_refused():
 
 
 def test_hyper_parameters_of_a_methods_name_are_told_the_strands():
-    with pytest.raises(UserError, match="'fedprox' is a method, and its strands are called prox: set strands.prox"):
+    with pytest.raises(UserError, match=r"'fedprox' is a method, and its strands are called prox: set strands\.prox"):
         parse("fedprox", settings={"fedprox": {"mu": 1.0}})
     with pytest.raises(UserError, match="not part of 'fedavg'; there are no strands"):
         parse("fedavg", settings={"prox": {"mu": 1.0}})
