@@ -62,6 +62,12 @@ class Request:
         if self.given.model is None:
             find("model", config.model.name, models.describe(), config.model.options)
 
+    def check_brought(self) -> None:
+        """Whether a run that was begun with objects of Python has them again."""
+        if self.directory and self.directory.started:
+            how = "go on in Python: fedbraid.run(…, {table}=…, out=…, resume=True)"
+            check_brought(self.directory.config(), self.given, self.directory.path, how)
+
     def check_length(self) -> None:
         """Whether a run that was begun can have as many rounds as it is asked for now."""
         if self.directory and self.directory.started:
@@ -92,6 +98,7 @@ def finished(
     """
     if resume and refused is None:
         for request in requests:
+            request.check_brought()
             request.check_length()  # of all, before any is made longer
     with ExitStack() as engines:
         for group in _groups(requests, resume, together, refused):
@@ -172,13 +179,10 @@ def _groups(
 
 def _built(request: Request, resume: bool, beside: Experiment | None) -> Experiment:
     directory, config, given = request.directory, request.config, request.given
-    if directory and directory.started:
-        begun = directory.config()
-        check_brought(begun, given, directory.path, "go on in Python: fedbraid.run(…, {table}=…, out=…, resume=True)")
-        if config.engine.kind == "auto":  # the engine it was begun with
-            config = replace(config, engine=replace(config.engine, kind=begun.engine.kind))
     if directory and resume:
         given = directory.as_begun(given)
+    if directory and directory.started and config.engine.kind == "auto":  # the engine it was begun with
+        config = replace(config, engine=replace(config.engine, kind=directory.config().engine.kind))
     return build(config, given, directory.states if directory else None, beside)
 
 

@@ -42,6 +42,8 @@ CLIENTS = 10
 """How many there are where nothing says otherwise."""
 KNOW_THEIR_CLIENTS = {"natural", "assignment", "niid2", "flower"}
 """Partitions that know how many clients they make."""
+HELD_ELSEWHERE = "roster"
+"""What is recorded as the partition where clients are elsewhere, and who holds what is theirs to know."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,10 @@ def partition_of(config: Config, dataset: Dataset) -> Partition:
 
 def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
     """A recorded run that was given objects in Python needs them again; `how` says how, of `{table}`."""
+    if config.partition.name == HELD_ELSEWHERE:
+        raise UserError(
+            f"{place} is of a federation whose clients keep their data; only `fedbraid serve` goes on with it"
+        )
     known = {"data": data.names(), "partition": [e.name for e in data.PARTITIONS], "model": models.names()}
     for table, names in known.items():
         name = getattr(config, table).name

@@ -30,7 +30,7 @@ from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
 from fedbraid.evaluation import launch_evaluation
 from fedbraid.execute import options_of, with_numbers
-from fedbraid.experiment import check_fit, check_memory, check_needs, network_of, ready, setup_of
+from fedbraid.experiment import HELD_ELSEWHERE, check_fit, check_memory, check_needs, network_of, ready, setup_of
 from fedbraid.federation.facts import BY_CLIENTS, Facts
 from fedbraid.federation.letters import Letter
 from fedbraid.federation.mail import NO_ROUND, Mail
@@ -189,7 +189,7 @@ def resolved(federation: Remote) -> Config:
     return replace(
         with_numbers(federation),
         data=named,
-        partition=PartitionConfig("roster", clients=federation.setup.population),  # who holds what is theirs to know
+        partition=PartitionConfig(HELD_ELSEWHERE, clients=federation.setup.population),
         model=replace(config.model, options=options_of(models.describe(), config.model)),
         engine=replace(config.engine, kind="auto"),
     )

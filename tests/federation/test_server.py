@@ -26,6 +26,7 @@ from world import (
     samples,
 )
 
+from fedbraid.analyses import analyze
 from fedbraid.config import from_dict
 from fedbraid.errors import UserError
 from fedbraid.federation.facts import Facts
@@ -423,6 +424,8 @@ def test_conduct_records_as_a_run_on_one_machine_does(file, tmp_path):
         and run.accuracy is not None
         and run.label_counts is None
     )
+    with pytest.raises(UserError, match="a federation whose clients keep their data; only `fedbraid serve` goes on"):
+        analyze(tmp_path / "run", ["features"])
     saved = load_file(tmp_path / "run" / "model.safetensors")
     assert apart(saved, run.model.state_dict()) == 0
     assert run.config.partition.name == "roster" and run.config.partition.clients == 5
