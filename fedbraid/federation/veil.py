@@ -104,6 +104,8 @@ class Veil:
         return found
 
     def _found(self, key: str, weights: Tensor) -> Tensor | None:
+        if not self.like[key].numel():  # buffers of a network that has none
+            return self.like[key]
         for part, total in self._known:
             times = ratio(weights, part.weights) if part.key == key else None
             if times is not None:

@@ -44,6 +44,7 @@ class Done(SimpleNamespace):
     rounds: tuple[dict, ...] = ()
     summary = dict.fromkeys(["last", "best", "best_round", "mean_last5", "mean_last10", "seconds"], 0.5) | {
         "metric": "accuracy",
+        "diverged": None,
         "target": 0,
         "rounds": 1,
         "bytes_up": 1,
