@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
+from typing import Any
+
 import numpy as np
 
 from fedbraid import data
-from fedbraid.config import Config, PartitionConfig
+from fedbraid.config import Config
 from fedbraid.data import Dataset, Split
 from fedbraid.errors import UserError
 from fedbraid.experiment import KNOW_THEIR_CLIENTS
@@ -20,26 +24,27 @@ def check_possible(config: Config) -> None:
     """Refuse what no data set would make possible."""
     part, sampled = config.partition, config.sampling.clients
     if part.name not in FROM_ELSEWHERE:
-        _check_partition(part)
+        if reason := _never(part.name, part.clients, json.dumps(part.options, sort_keys=True)):
+            raise UserError(f"partition {part.name!r}: {reason}")
     if part.clients and sampled > part.clients:
         raise UserError(
             f"sampling.clients is {sampled}, but there are {part.clients} clients; choose at most {part.clients}"
         )
 
 
-def _check_partition(part: PartitionConfig) -> None:
+@cache  # a table's cells share few partitions
+def _never(name: str, clients: int, options: str) -> str:
     """Options that two quite different data sets refuse in the same words are refused by every one."""
-    reasons = [_refusal(part, classes, each) for classes, each in ((10, 60), (7, 90))]
-    if reasons[0] and reasons[0] == reasons[1]:
-        raise UserError(f"partition {part.name!r}: {reasons[0]}")
+    one, other = (_refusal(name, clients, json.loads(options), *sizes) for sizes in ((10, 60), (7, 90)))
+    return one if one == other else ""
 
 
-def _refusal(part: PartitionConfig, classes: int, each: int) -> str:
+def _refusal(name: str, clients: int, options: dict[str, Any], classes: int, each: int) -> str:
     labels = np.repeat(np.arange(classes), each)
     split = Split(labels, labels, users=labels)
-    clients = (part.clients or None) if part.name in KNOW_THEIR_CLIENTS else FEW
+    some = (clients or None) if name in KNOW_THEIR_CLIENTS else FEW
     try:
-        data.make_partition(Dataset("", split, split, classes), part.name, clients, 0, **part.options)
+        data.make_partition(Dataset("", split, split, classes), name, some, 0, **options)
     except UserError as error:
         return str(error)
     return ""
