@@ -23,9 +23,9 @@ FEW = 2
 def check_possible(config: Config) -> None:
     """Refuse what no data set would make possible."""
     part, sampled = config.partition, config.sampling.clients
-    if part.name not in FROM_ELSEWHERE:
-        if reason := _never(part.name, part.clients, json.dumps(part.options, sort_keys=True)):
-            raise UserError(f"partition {part.name!r}: {reason}")
+    options = json.dumps(part.options, sort_keys=True)
+    if part.name not in FROM_ELSEWHERE and (reason := _never(part.name, part.clients, options)):
+        raise UserError(f"partition {part.name!r}: {reason}")
     if part.clients and sampled > part.clients:
         raise UserError(
             f"sampling.clients is {sampled}, but there are {part.clients} clients; choose at most {part.clients}"
