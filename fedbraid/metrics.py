@@ -54,10 +54,10 @@ def auprc(answers: Tensor, y: Tensor) -> Tensor:
 
 def ece(answers: Tensor, y: Tensor) -> Tensor:
     """How far accuracy is from confidence, in bins of equal width of the top probability, by their samples."""
-    confidence, said = answers.double().softmax(-1).max(-1)
+    confidence, right = answers.double().softmax(-1).amax(-1), answers.argmax(-1) == y
     edges = torch.arange(1, BINS, device=y.device, dtype=torch.float64) / BINS
     bins = torch.bucketize(confidence, edges) == torch.arange(BINS, device=y.device)[:, None]
-    return (bins * ((said == y).double() - confidence)).sum(-1).abs().sum() / len(y)
+    return (bins * (right.double() - confidence)).sum(-1).abs().sum() / len(y)
 
 
 def top5(answers: Tensor, y: Tensor) -> Tensor:
