@@ -27,7 +27,7 @@ Scores = Callable[[], tuple[dict[str, Any], np.ndarray]]
 """Waits for a GPU, and gives accuracy, loss, per-class accuracy and what else was asked for on a test set, and which
 samples were right.
 
-Classes without test samples have accuracy None. Of these a regression has a loss only.
+Classes without test samples have accuracy None, and so has a regression.
 """
 
 

@@ -1,7 +1,9 @@
 """Metrics beside accuracy and loss: each as scikit-learn has it, and where they are told."""
 
 import math
+import re
 from dataclasses import replace
+from io import StringIO
 from itertools import permutations
 
 import numpy as np
@@ -10,10 +12,12 @@ import torch
 from helpers import federation, toy
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from sklearn import metrics as theirs
 from sklearn.calibration import calibration_curve
 
 import fedbraid as fb
+from fedbraid import cli_show
 from fedbraid.metrics import BINS, METRICS, measured
 from fedbraid.runs import RunDirectory
 
@@ -199,6 +203,9 @@ def test_results_tables_and_pictures_have_them(tmp_path):
     assert {"curves-auroc.png", "curves-ece.png"} <= {*written}
     assert "| AUROC (%) | ECE (%) |" in written["table.md"].read_text()
     assert "AUROC over rounds" in written["report.html"].read_text()
+    console = Console(file=StringIO(), width=100)
+    cli_show.summary(console, done.runs[0], tmp_path)
+    assert re.search(rf"last AUROC +{100 * both[0]:.2f} %", console.file.getvalue())
 
 
 def test_runs_that_train_together_have_them_too():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbraid.metrics import METRICS
 from fedbraid.report.records import RunRecord, common_metric, further_metrics
-from fedbraid.report.summarise import by_method, higher_is_better
+from fedbraid.report.summarise import by_method, higher_is_better, spread
 from fedbraid.report.words import NOTHING, amount, listed, percent, printable, score
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def comparison(records: Sequence[RunRecord], target: float | None = None) -> Tab
     cells += [_score_cells([method[key] for method in methods.values()], metric) for key in scores]
     further = further_metrics(entry for record in records for entry in record.rounds)
     columns += [Column(name, METRICS[name].title_with_unit) for name in further]
-    cells += [_score_cells([method[name] for method in methods.values()], name) for name in further]
+    cells += [_score_cells([method.get(name, spread(())) for method in methods.values()], name) for name in further]
     if target is not None:
         goal = percent(target) if metric == "accuracy" else f"loss {target:g}"
         columns.append(Column("rounds_to_target", f"rounds to {goal}"))

@@ -77,6 +77,8 @@ def test_further_metrics_are_columns_that_know_which_way_is_better() -> None:
     assert column(table, "auroc") == ["90.00*", "80.00", "diverged"]
     assert column(table, "ece") == ["20.00", "10.00*", "diverged"]
     assert "AUROC and ECE: in the last evaluated round" in table.notes
+    only_one = comparison([runs[0], run("b", [0.5])])
+    assert column(only_one, "auroc") == ["90.00*", "\N{EN DASH}"]
     numbers = comparison([regression("a", [2.0], r2=0.5, mae=1.25), regression("b", [2.0], r2=-1.0, mae=None)])
     assert column(numbers, "r2") == ["0.5*", "-1"]
     assert column(numbers, "mae") == ["1.25*", "\N{EN DASH}"]
