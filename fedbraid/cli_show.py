@@ -17,6 +17,8 @@ from rich.table import Table
 
 from fedbraid.config import Config
 from fedbraid.execute import OnRound
+from fedbraid.metrics import METRICS
+from fedbraid.report.records import further_metrics
 from fedbraid.results import Run
 
 Name = Callable[[Config], str]
@@ -132,12 +134,11 @@ def _speed(lines: list[dict[str, Any]]) -> str:
 def summary(console: Console, run: Run, where: Path) -> None:
     """The numbers of a finished run."""
     s = run.summary
-    percent = s["metric"] == "accuracy"
 
-    def score(value: float | None) -> str:
+    def score(value: float | None, share: bool = s["metric"] == "accuracy") -> str:
         if value is None or isnan(value):
             return "–"
-        return f"{100 * value:.2f} %" if percent else f"{value:.4f}"
+        return f"{100 * value:.2f} %" if share else f"{value:.4f}"
 
     table = Table(show_header=False, box=None)
     table.add_row("method", escape(run.config.method))
@@ -146,6 +147,8 @@ def summary(console: Console, run: Run, where: Path) -> None:
     table.add_row("mean of last 5, last 10", f"{score(s['mean_last5'])}, {score(s['mean_last10'])}")
     if s["target"]:
         table.add_row(f"rounds to {score(s['target'])}", str(s["rounds_to_target"] or "not reached"))
+    for name in further_metrics([s]):
+        table.add_row(f"last {METRICS[name].title}", score(s[name], METRICS[name].is_share))
     table.add_row("moved", f"{(s['bytes_down'] + s['bytes_up']) / 1e6:,.1f} MB in {s['rounds']} rounds")
     table.add_row("time", f"{s['seconds']:.1f} s")
     for strand, p in s.get("privacy", {}).items():

@@ -19,6 +19,7 @@ from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
 from fedbraid.core.plan import LocalWork
 from fedbraid.engines.precision import Precision
 from fedbraid.errors import UserError, unknown
+from fedbraid.metrics import METRICS
 
 Kind = TypeVar("Kind")
 
@@ -110,7 +111,13 @@ class Evaluation:
     model: Literal["server", "cohort"] = "server"  # what the server hands out, or the mean of the round's models
     per_client: bool = False
     groups: bool = False  # also the accuracy of head, middle and tail classes, by their training samples
+    metrics: tuple[str, ...] = ()  # further ones by name, such as auroc; `fedbraid.metrics` has them
     target: float = 0.0  # accuracy whose first round is reported; 0 = none
+
+    def __post_init__(self) -> None:
+        for name in self.metrics:
+            if name not in METRICS:
+                raise unknown("metric of evaluate.metrics", name, METRICS)
 
 
 @dataclass(frozen=True)
@@ -402,7 +409,8 @@ def _one_of(value: Any, kind: Any) -> Any:
 def _names(value: Any, _: Any) -> tuple[str, ...]:
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         return tuple(value)
-    raise TypeError(f'must be a list of names such as ["drift"], not {value!r}')
+    example = value if isinstance(value, str) and value else "name"
+    raise TypeError(f'must be a list of names such as ["{example}"], not {value!r}')
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}

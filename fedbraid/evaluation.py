@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedbraid.core.task import task_loss
 from fedbraid.data.dataset import Partition
 from fedbraid.engines.samples import Samples
 from fedbraid.engines.transfer import Reading
+from fedbraid.metrics import measured
 
 BATCH, LARGE = 1024, 4096
 """Test samples that are looked at together, on a CPU and on a GPU."""
@@ -22,9 +24,10 @@ NUMBERS = 2**24
 
 
 Scores = Callable[[], tuple[dict[str, Any], np.ndarray]]
-"""Waits for a GPU, and gives accuracy, loss and per-class accuracy on a test set, and which samples were right.
+"""Waits for a GPU, and gives accuracy, loss, per-class accuracy and what else was asked for on a test set, and which
+samples were right.
 
-Classes without test samples have accuracy None. A regression has a loss only.
+Classes without test samples have accuracy None, and so has a regression.
 """
 
 
@@ -34,27 +37,33 @@ def evaluate(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> tuple[d
 
 
 @torch.no_grad()
-def launch_evaluation(model: Model, w: Tensor, buffers: Tensor, test: Samples) -> Scores:
-    """The start of it, which a GPU may end later."""
-    losses, right = test.x.new_zeros((), dtype=test.dtype), []
+def launch_evaluation(model: Model, w: Tensor, buffers: Tensor, test: Samples, metrics: Sequence[str] = ()) -> Scores:
+    """The start of it, which a GPU may end later; with `metrics` beyond those."""
+    losses, right, answers = test.x.new_zeros((), dtype=test.dtype), [], []
     for index in torch.split(torch.arange(len(test), device=test.x.device), _batch(test)):
         batch = test.batch(index, torch.ones(len(index), dtype=test.dtype, device=index.device))
         logits = model.predict(w, buffers, batch.x).logits
         losses = losses + task_loss("classification" if test.classes else "regression", logits, batch) * len(index)
         if test.classes:
             right.append(logits.argmax(-1) == test.y[index])
+        if metrics:
+            answers.append(logits)
+    more = Reading(measured(metrics, torch.cat(answers), test.y)) if metrics else None
     loss, found = Reading(losses / len(test)), Reading(torch.cat(right)) if right else None
 
     def scores() -> tuple[dict[str, Any], np.ndarray]:
-        metrics: dict[str, Any] = {"accuracy": None, "loss": float(loss.numpy()), "per_class": None}
+        scored: dict[str, Any] = {"accuracy": None, "loss": float(loss.numpy()), "per_class": None}
+        if more is not None:
+            values = more.numpy().tolist()
+            scored |= {name: None if isnan(v) else v for name, v in zip(metrics, values, strict=True)}
         if found is None:
-            return metrics, np.zeros(0)
+            return scored, np.zeros(0)
         correct = found.numpy()
         total = np.bincount(test.labels, minlength=test.classes)
         hits = np.bincount(test.labels, weights=correct, minlength=test.classes)
-        metrics["accuracy"] = float(correct.mean())
-        metrics["per_class"] = [float(h / n) if n else None for h, n in zip(hits, total, strict=True)]
-        return metrics, correct
+        scored["accuracy"] = float(correct.mean())
+        scored["per_class"] = [float(h / n) if n else None for h, n in zip(hits, total, strict=True)]
+        return scored, correct
 
     return scores
 

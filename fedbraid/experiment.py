@@ -33,6 +33,7 @@ from fedbraid.engines.memory import free_memory
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
 from fedbraid.evaluation import by_group, launch_evaluation, per_client
+from fedbraid.metrics import check_metrics
 from fedbraid.rounds import Federation, Line, arrivals
 from fedbraid.store import ClientStore
 
@@ -107,7 +108,7 @@ class Experiment(Federation):
         return self.label_counts.astype(np.int64).tolist() if self.dataset.task == "classification" else None
 
     def scored(self) -> Line:
-        scores = launch_evaluation(self.model, *self.deployed(), self.test)
+        scores = launch_evaluation(self.model, *self.deployed(), self.test, self.config.evaluate.metrics)
         watches = self.watches if self.watched else ()
 
         def line() -> dict[str, Any]:
@@ -269,9 +270,10 @@ def check_needs(config: Config, chain: Chain) -> None:
 
 
 def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -> None:
-    """What a chain needs of the data, and the rounds of the number of clients."""
+    """What a chain and metrics need of the data, and the rounds of the number of clients."""
     if "labels" in chain.needs and dataset.task != "classification":
         raise UserError(f"{_who(chain, 'labels')} needs class labels, but {dataset.name} is a regression; leave it out")
+    check_metrics(config.evaluate.metrics, dataset.task, dataset.classes, dataset.name)
     if config.sampling.clients > population:
         raise UserError(
             f"sampling.clients is {config.sampling.clients}, but there are {population} clients; "

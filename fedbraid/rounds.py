@@ -241,7 +241,7 @@ class Federation(ABC):
     def evaluated(self) -> Line:
         """The round's evaluation, or None for each of its parts where it is not due."""
         if self.server.round % self.config.evaluate.every and not self.finished:
-            return lambda: {"accuracy": None, "loss": None, "per_class": None}
+            return lambda: dict.fromkeys(("accuracy", "loss", "per_class", *self.config.evaluate.metrics))
         return self.scored()
 
 

@@ -100,7 +100,7 @@ def assembled(
 
     def by_server(test: Samples) -> Judge:
         def judged(w: Tensor, buffers: Tensor, round: int) -> Line:
-            scores = launch_evaluation(model, w, buffers, test)
+            scores = launch_evaluation(model, w, buffers, test, config.evaluate.metrics)
             return lambda: scores()[0]
 
         return judged
@@ -205,6 +205,8 @@ def _check_rounds(config: Config, patience: Patience, population: int) -> None:
     for key, value in told.items():
         if value:
             raise UserError(f"{key} needs to know clients' labels, which stay with them; leave it out")
+    if config.evaluate.metrics and config.data.name == BY_CLIENTS:
+        raise UserError("evaluate.metrics needs a test set that the server has; clients tell accuracy and loss alone")
     for watch in watches(config.analyses):
         if watch.scored:
             raise UserError(f"the analysis {watch.name} needs clients' labels, which stay with them; leave it out")

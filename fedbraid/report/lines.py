@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbraid.errors import unknown
+from fedbraid.metrics import METRICS as FURTHER
+from fedbraid.metrics import is_share
 from fedbraid.report.records import RunRecord
 from fedbraid.report.series import Series, series
 from fedbraid.report.style import LIGHT, SMALL, Theme, blank, dressed, legend, legend_height, said, stroke, titled
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METRICS = {"accuracy": "test accuracy (%)", "loss": "test loss", "train_loss": "training loss"}
+METRICS = {"accuracy": "test accuracy (%)", "loss": "test loss", "train_loss": "training loss"} | {
+    name: f"test {metric.title_with_unit}" for name, metric in FURTHER.items()
+}
 
 
 def curves(
@@ -82,8 +86,8 @@ def line_figure(labels: Sequence[str], theme: Theme) -> tuple[Figure, Axes]:
 
 
 def scale_of(metric: str) -> float:
-    """Accuracies are shown in percent."""
-    return 100.0 if metric == "accuracy" else 1.0
+    """Accuracies and other shares are shown in percent."""
+    return 100.0 if is_share(metric) else 1.0
 
 
 def _target_line(axes: Axes, height: float, theme: Theme) -> None:
@@ -104,7 +108,7 @@ def _target_line(axes: Axes, height: float, theme: Theme) -> None:
 
 def _tame(axes: Axes, lines: Sequence[Series], metric: str) -> None:
     """Accuracy never shows impossible values; a loss over more than two decades goes logarithmic."""
-    if metric == "accuracy":
+    if is_share(metric):
         bounded(axes, metric)
         return
     values = np.concatenate([line.mean[np.isfinite(line.mean)] for line in lines])
@@ -114,7 +118,7 @@ def _tame(axes: Axes, lines: Sequence[Series], metric: str) -> None:
 
 def bounded(axes: Axes, metric: str) -> None:
     """Accuracy never shows impossible values."""
-    if metric == "accuracy":
+    if is_share(metric):
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, 0.0), min(high, 100.0) if high > low else high)
 

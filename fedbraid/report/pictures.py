@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedbraid.metrics import METRICS
 from fedbraid.report import plots
-from fedbraid.report.records import RunRecord, by_label, common_metric
+from fedbraid.report.records import RunRecord, by_label, common_metric, further_metrics
 from fedbraid.report.style import DARK, LIGHT
 from fedbraid.report.sweeps import sweep, sweeps
 
@@ -45,6 +46,15 @@ def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[
             f"At the same height, the line further left moved less data; {better} at the same place is better.",
             partial(plots.cost, records, metric, target=target),
         ),
+    ]
+    found += [
+        picture(
+            f"curves-{name}",
+            f"{METRICS[name].title} over rounds",
+            f"A {'higher' if METRICS[name].higher_is_better else 'lower'} line is better.{band}",
+            partial(plots.curves, records, name),
+        )
+        for name in further_metrics(entry for record in records for entry in record.rounds)
     ]
     found += [
         picture(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedbraid.errors import UserError
+from fedbraid.metrics import METRICS
 
 Round = Mapping[str, Any]
 
@@ -41,6 +42,11 @@ def metric_of(rounds: Sequence[Round]) -> str | None:
         if any(entry.get(metric) is not None for entry in rounds):
             return metric
     return None
+
+
+def further_metrics(rounds: Iterable[Round]) -> list[str]:
+    """Those of `evaluate.metrics` that the log has, in its order."""
+    return list(dict.fromkeys(key for entry in rounds for key in entry if key in METRICS))
 
 
 class Logged(Protocol):

@@ -8,16 +8,21 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedbraid.errors import UserError
-from fedbraid.report.records import Round, RunRecord, by_label, common_metric, metric_of
+from fedbraid.metrics import METRICS
+from fedbraid.report.records import Round, RunRecord, by_label, common_metric, further_metrics, metric_of
 
 SCORES = ("best", "last", "mean_last5", "mean_last10")
 COSTS = ("bytes_down", "bytes_up", "forward_samples", "backward_samples", "seconds")
 
 
 def summarise(rounds: Sequence[Round], target: float | None = None) -> dict[str, Any]:
-    """One run in numbers. Accuracies are fractions; what a model that is not finite scores is NaN."""
+    """One run in numbers. Accuracies are fractions; what a model that is not finite scores is NaN.
+
+    Of further metrics there is the last value, by name.
+    """
     metric = metric_of(rounds)
     scored = [(int(entry["round"]), _score(entry, metric)) for entry in rounds if metric and entry[metric] is not None]
+    latest = next((entry for entry in reversed(rounds) if metric and entry[metric] is not None), None)
     scores = [score for _, score in scored]
     best_round, best = _best(scored, metric)
     return {
@@ -34,6 +39,7 @@ def summarise(rounds: Sequence[Round], target: float | None = None) -> dict[str,
         "rounds_to_target": _rounds_to(target, scored, metric),
         "diverged": next((int(entry["round"]) for entry in rounds if not _is_finite(entry)), None),
         **{cost: sum(entry[cost] for entry in rounds) for cost in COSTS},
+        **{name: _score(latest, name) if latest else None for name in further_metrics(rounds)},
     }
 
 
@@ -42,11 +48,12 @@ def across(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if not summaries:
         raise UserError("there is no summary to average; give at least one")
     reached = spread([summary["rounds_to_target"] for summary in summaries])
+    further = further_metrics(summaries)
     return {
         "metric": next((summary["metric"] for summary in summaries if summary["metric"]), None),
         "seeds": len(summaries),
         "target": summaries[0]["target"],
-        **{key: spread([summary[key] for summary in summaries]) for key in SCORES + COSTS},
+        **{key: spread([summary.get(key) for summary in summaries]) for key in (*SCORES, *COSTS, *further)},
         "rounds_to_target": {**reached, "reached": reached["n"], "of": len(summaries)},
     }
 
@@ -59,7 +66,8 @@ def by_method(records: Sequence[RunRecord], target: float | None = None) -> dict
 
 
 def higher_is_better(metric: str | None) -> bool:
-    return metric != "loss"
+    """The metric by which runs are compared is accuracy, or a loss; the further ones say it themselves."""
+    return METRICS[metric].higher_is_better if metric in METRICS else metric != "loss"
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -85,9 +93,9 @@ def _is_finite(entry: Round) -> bool:
     return entry.get("finite") is not False
 
 
-def _score(entry: Round, metric: str) -> float:
+def _score(entry: Round, metric: str) -> Any:
     """A model of NaN still guesses a class, and hits some."""
-    return float(entry[metric]) if _is_finite(entry) else nan
+    return entry[metric] if _is_finite(entry) else nan
 
 
 def _best(scored: Sequence[tuple[int, float]], metric: str | None) -> tuple[int | None, float | None]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from fedbraid.report.records import RunRecord, common_metric
-from fedbraid.report.summarise import by_method, higher_is_better
-from fedbraid.report.words import NOTHING, amount, percent, printable, score
+from fedbraid.metrics import METRICS
+from fedbraid.report.records import RunRecord, common_metric, further_metrics
+from fedbraid.report.summarise import by_method, higher_is_better, spread
+from fedbraid.report.words import NOTHING, amount, listed, percent, printable, score
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -52,6 +53,9 @@ def comparison(records: Sequence[RunRecord], target: float | None = None) -> Tab
     columns = [Column("method", "method")] + [Column(key, title + unit) for key, title in scores.items()]
     cells = [[Cell(label) for label in methods]]
     cells += [_score_cells([method[key] for method in methods.values()], metric) for key in scores]
+    further = further_metrics(entry for record in records for entry in record.rounds)
+    columns += [Column(name, METRICS[name].title_with_unit) for name in further]
+    cells += [_score_cells([method.get(name, spread(())) for method in methods.values()], name) for name in further]
     if target is not None:
         goal = percent(target) if metric == "accuracy" else f"loss {target:g}"
         columns.append(Column("rounds_to_target", f"rounds to {goal}"))
@@ -60,7 +64,7 @@ def comparison(records: Sequence[RunRecord], target: float | None = None) -> Tab
     cells.append([_plain_cell(_megabytes(method)) for method in methods.values()])
     cells.append([_plain_cell(_rounded(method["seconds"]["mean"])) for method in methods.values()])
     rows = tuple(zip(*cells, strict=True))
-    return Table(tuple(columns), rows, tuple(_notes(rows, list(methods.values()), target)))
+    return Table(tuple(columns), rows, tuple(_notes(rows, list(methods.values()), target, further)))
 
 
 def to_rich(table: Table) -> RichTable:
@@ -144,7 +148,9 @@ def _plain_cell(value: float) -> Cell:
     return Cell(amount(value), value)
 
 
-def _notes(rows: Sequence[Sequence[Cell]], methods: Sequence[Mapping[str, Any]], target: float | None) -> list[str]:
+def _notes(
+    rows: Sequence[Sequence[Cell]], methods: Sequence[Mapping[str, Any]], target: float | None, further: Sequence[str]
+) -> list[str]:
     fewest, most = (pick(method["seeds"] for method in methods) for pick in (min, max))
     notes = []
     if any(cell.best for row in rows for cell in row):
@@ -154,6 +160,8 @@ def _notes(rows: Sequence[Sequence[Cell]], methods: Sequence[Mapping[str, Any]],
     else:
         notes.append(f"mean ± standard deviation over {most if fewest == most else f'{fewest} to {most}'} seeds")
     notes.append("last: the last evaluated round; last 5: mean of the last five evaluated rounds")
+    if further:
+        notes.append(f"{listed([METRICS[name].title for name in further])}: in the last evaluated round")
     if target is not None:
         never = f"{NOTHING}: never reached"
         notes.append(f"{never}; (2/3): only two of three seeds reached it, mean over these" if most > 1 else never)

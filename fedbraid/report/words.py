@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite, isnan
 
+from fedbraid.metrics import is_share
+
 NOTHING = "\N{EN DASH}"
 
 
@@ -22,13 +24,13 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - tail]}…{text[-tail:]}"
 
 
-def score(value: float | None, metric: str | None, std: float | None = None) -> str:
-    """Accuracy in per cent with two decimals, a loss with four digits; `± std` where one is known."""
+def score(value: float | None, metric: str, std: float | None = None) -> str:
+    """A share such as accuracy in per cent with two decimals, a loss with four digits; `± std` where one is known."""
     if value is None:
         return NOTHING
     if not isfinite(value):
         return "diverged"
-    percent = metric != "loss"
+    percent = is_share(metric)
     text = f"{100 * value:.2f}" if percent else f"{value:.4g}"
     if std is None or isnan(std):
         return text

@@ -1,8 +1,8 @@
 """How a cell's number is read from the record of a run: `best`, `mean_last(n=10)`, `rounds_to(target=0.55)` …
 
 What is read is the accuracy on the test set, unless `of` names another key of the rounds' log, such as
-`last(of='drift.variance')`. Of accuracies more is better, of everything else less, unless `better='higher'` says
-otherwise. What was never reached took infinitely long.
+`last(of='drift.variance')`. Of accuracies more is better, those of `evaluate.metrics` know it themselves, and of
+everything else less is, unless `better='higher'` says otherwise. What was never reached took infinitely long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from itertools import accumulate
 from statistics import fmean, pstdev
 from typing import Any
 
+from fedbraid.config import Evaluation
 from fedbraid.errors import UserError, unknown
+from fedbraid.metrics import METRICS as FURTHER
 from fedbraid.studies.records import Record
 from fedbraid.terms import terms
 
@@ -23,6 +25,7 @@ A_METRIC = "a metric; write one such as best or rounds_to(target=0.55)"
 ACCURACY = "accuracy"
 SHARES = ACCURACY, "client_accuracy", "group_accuracy"
 """Keys of the log, or tables in it, whose numbers are shares."""
+PER_CLIENT, GROUPS = "evaluate.per_client = true", "evaluate.groups = true"
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Metric:
     higher_is_better: bool = True
     percent: float = 1.0
     """By what its values are multiplied where a recipe's unit is per cent: 100 for shares."""
-    needs: str = ""  # a setting without which the log does not have it, such as evaluate.per_client
+    needs: str = ""  # a setting without which the log does not have it, such as evaluate.per_client = true
     analysis: str = ""  # an analysis of the finished run that makes it
     until: int = 0  # the round that it is read in, if it names one
     beside: str = ""  # a row whose run, in the same column and with the same seed, it is measured by
@@ -112,7 +115,7 @@ def course(record: Record, of: str) -> Course:
 
 def _is_score(of: str) -> bool:
     """Whether it is of the model, and not of what was spent or seen on the way."""
-    return is_share(of) or of == "loss"
+    return is_share(of) or of == "loss" or of in FURTHER
 
 
 def _diverged(record: Record, of: str, by: int = 0) -> bool:
@@ -123,18 +126,29 @@ def _diverged(record: Record, of: str, by: int = 0) -> bool:
 
 
 def is_share(of: str) -> bool:
-    return of.split(".")[0] in SHARES
+    return of.split(".")[0] in SHARES or (of in FURTHER and FURTHER[of].is_share)
+
+
+def more_is_better(of: str) -> bool:
+    return FURTHER[of].higher_is_better if of in FURTHER else is_share(of) and not of.endswith(".std")
 
 
 def _metric(words: str, of: str, better: str, read: Callable[[Record], float | None], **more: Any) -> Metric:
     """A metric whose values are of the kind of `of`."""
-    higher = better == "higher" if better else is_share(of) and not of.endswith(".std")
+    higher = better == "higher" if better else more_is_better(of)
     return Metric(words, read, higher, 100.0 if is_share(of) else 1.0, needs=_needs(of), **more)
 
 
 def _needs(of: str) -> str:
-    tables = {"client_accuracy": "evaluate.per_client", "group_accuracy": "evaluate.groups"}
-    return tables.get(of.split(".")[0], "")
+    """The setting without which the log does not have it, as a recipe writes it."""
+    tables = {"client_accuracy": PER_CLIENT, "group_accuracy": GROUPS}
+    return f"evaluate.metrics = {[of]}" if of in FURTHER else tables.get(of.split(".")[0], "")
+
+
+def met(needs: str, evaluate: Evaluation) -> bool:
+    """Whether an evaluation is asked for what a metric needs."""
+    asked = [_needs(name) for name in evaluate.metrics]
+    return needs in (*asked, evaluate.per_client and PER_CLIENT, evaluate.groups and GROUPS, "")
 
 
 def _end(record: Record, of: str, n: int) -> list[float]:
@@ -333,7 +347,7 @@ def worst_clients(share: float = 0.1) -> Metric:
             return math.nan
         return _of_some(fmean, some[: max(1, int(share * len(some) + 1e-9))])
 
-    return Metric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, "evaluate.per_client")
+    return Metric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, PER_CLIENT)
 
 
 def group(name: str) -> Metric:

@@ -14,7 +14,7 @@ from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
-from fedbraid.studies.metrics import parse
+from fedbraid.studies.metrics import met, parse
 from fedbraid.studies.naming import AT, chosen, matching, pairs, places
 from fedbraid.studies.possible import check_possible
 from fedbraid.studies.recipe import Line, Recipe
@@ -226,8 +226,8 @@ def _check_cells(recipe: Recipe, some: Sequence[Cell], small: bool = False) -> N
                 raise UserError("the metric is 'calculated', but the recipe has no calculation")
             if metric.analysis and metric.analysis not in cell.analyze:
                 raise UserError(f"metric {cell.metric!r} needs {ANALYZE} = [{metric.analysis!r}] in its settings")
-            if metric.needs and not getattr(config.evaluate, metric.needs.removeprefix("evaluate.")):
-                raise UserError(f"metric {cell.metric!r} needs {metric.needs} = true")
+            if not met(metric.needs, config.evaluate):
+                raise UserError(f"metric {cell.metric!r} needs {metric.needs}")
             if metric.beside:
                 _known("row", metric.beside, [line.name for line in recipe.rows])
             if metric.until > config.rounds and not small:

@@ -482,6 +482,19 @@ def test_without_a_test_set_clients_test_and_the_result_is_pooled(task, tmp_path
 
 
 @pytest.mark.parametrize(
+    ("task", "metrics"), [("classification", ["balanced_accuracy", "auroc", "ece"]), ("regression", ["mae", "r2"])]
+)
+def test_a_server_with_a_test_set_has_further_metrics(task, metrics, tmp_path):
+    file = samples(tmp_path, task)
+    config = configured("fedavg", file, **EVERYBODY, evaluate={"metrics": metrics})
+    _, lines = ran(config, tmp_path, InProcess(nodes(config, tmp_path / "homes")))
+    local = here(config)
+    for line in lines:
+        theirs = local.advance()
+        assert [line[name] for name in metrics] == pytest.approx([theirs[name] for name in metrics], abs=CLOSE)
+
+
+@pytest.mark.parametrize(
     ("told", "reason"),
     [
         ({"tests": 5, "loss": 1.0, "hits": 5}, "it tested on 5 samples, and has 4"),
@@ -511,6 +524,11 @@ def test_scores_that_cannot_be_are_left_out(told, reason, file, tmp_path, caplog
         ({"sampling": {"late": 0.5}}, "sampling.late plays"),
         ({"evaluate": {"per_client": True}}, "evaluate.per_client needs"),
         ({"evaluate": {"groups": True}}, "evaluate.groups needs"),
+        ({"evaluate": {"metrics": ["mae"]}}, "mae in evaluate.metrics is for a regression"),
+        (
+            {"data": {"name": "clients", "shape": [3], "classes": 3}, "evaluate": {"metrics": ["auroc"]}},
+            "evaluate.metrics needs a test set that the server has",
+        ),
         ({"analyses": ["fairness"]}, "the analysis fairness needs"),
         ({"sampling": {"clients": 6}}, "sampling.clients is 6"),
         ({"data": {"name": "clients"}}, "needs data.shape"),

@@ -39,6 +39,6 @@ def run(label: str, accuracies: Sequence[float | None], seed: int = 0, **changes
     return RunRecord(label, seed, rounds, settings, [[3, 0, 1], [0, 5, 2]])
 
 
-def regression(label: str, losses: Sequence[float | None], seed: int = 0) -> RunRecord:
-    rounds = tuple(entry(number, loss=loss) for number, loss in enumerate(losses, start=1))
+def regression(label: str, losses: Sequence[float | None], seed: int = 0, **changes: Any) -> RunRecord:
+    rounds = tuple(entry(number, loss=loss, **changes) for number, loss in enumerate(losses, start=1))
     return RunRecord(label, seed, rounds, {}, None)

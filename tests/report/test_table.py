@@ -70,6 +70,20 @@ def test_regression_prefers_less_and_says_what_diverged() -> None:
     assert json.loads(strict)["rows"][2]["last"] == {"text": "diverged", "value": None}
 
 
+def test_further_metrics_are_columns_that_know_which_way_is_better() -> None:
+    runs = [run("a", [0.5, 0.6], auroc=0.9, ece=0.2), run("b", [0.5, 0.6], auroc=0.8, ece=0.1)]
+    table = comparison([*runs, run("c", [0.5, 0.6], auroc=None, ece=0.05, finite=False)])
+    assert [item.title for item in table.columns[4:6]] == ["AUROC (%)", "ECE (%)"]
+    assert column(table, "auroc") == ["90.00*", "80.00", "diverged"]
+    assert column(table, "ece") == ["20.00", "10.00*", "diverged"]
+    assert "AUROC and ECE: in the last evaluated round" in table.notes
+    only_one = comparison([runs[0], run("b", [0.5])])
+    assert column(only_one, "auroc") == ["90.00*", "\N{EN DASH}"]
+    numbers = comparison([regression("a", [2.0], r2=0.5, mae=1.25), regression("b", [2.0], r2=-1.0, mae=None)])
+    assert column(numbers, "r2") == ["0.5*", "-1"]
+    assert column(numbers, "mae") == ["1.25*", "\N{EN DASH}"]
+
+
 def test_nothing_evaluated_yet() -> None:
     assert column(comparison([run("a", [None]), run("b", [None])]), "last") == ["\N{EN DASH}"] * 2
 

@@ -148,6 +148,10 @@ MISTAKES = {
         [('metric = "last"', 'metric = "client_std"')],
         "row 'FedAvg', column 'skewed': metric 'client_std' needs evaluate.per_client = true",
     ),
+    "metric of the log that is not asked for": (
+        [('metric = "last"', "metric = \"last(of='auroc')\"")],
+        "needs evaluate.metrics = ['auroc']",
+    ),
     "metric that needs an analysis": (
         [('metric = "last"', "metric = \"analysis(name='hessian.top')\"")],
         "needs analyze = ['hessian']",

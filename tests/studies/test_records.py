@@ -147,6 +147,7 @@ def test_the_same_run_has_the_same_digest_however_it_is_written():
         {"sampling": {"clients": 3}},
         {"augment": {"flip": 0.5}},
         {"evaluate": {"per_client": True}},
+        {"evaluate": {"metrics": ["auroc"]}},
     ],
     ids=str,
 )

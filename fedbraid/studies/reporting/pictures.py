@@ -9,7 +9,7 @@ from math import isfinite
 
 from fedbraid.report import pictures as report
 from fedbraid.report.lines import METRICS
-from fedbraid.studies.metrics import is_share
+from fedbraid.studies.metrics import is_share, more_is_better
 from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.reporting.asked import Asked, asked
@@ -66,7 +66,7 @@ def reading(wanted: Asked) -> str:
 def _about_curves(picture: Picture) -> str:
     if picture.of not in METRICS and not is_share(picture.of):
         return f"How {picture.of} goes on: look for rows that part."
-    better = "higher" if is_share(picture.of) else "lower"
+    better = "higher" if more_is_better(picture.of) else "lower"
     fewer = "fewer" if picture.x in ("round", "aggregations") else "less"
     return f"A {better} line is better; one that gets there further left needs {fewer} {COSTS[picture.x]}."
 
