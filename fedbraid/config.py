@@ -17,6 +17,7 @@ from cattrs.gen import make_dict_structure_fn
 from fedbraid.core.augment import Augment
 from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
 from fedbraid.core.plan import LocalWork
+from fedbraid.core.schedule import Schedule
 from fedbraid.engines.precision import Precision
 from fedbraid.errors import UserError, unknown
 
@@ -164,6 +165,7 @@ class Config:
     sampling: Sampling = Sampling()
     local: LocalWork = LocalWork()
     optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: Schedule = Schedule()
     augment: Augment = Augment()
     buffers: Literal["average"] = "average"  # BatchNorm's running statistics: averaged with the model's weights
     evaluate: Evaluation = Evaluation()
@@ -187,6 +189,7 @@ class Config:
         at_least("evaluate.every", self.evaluate.every, 1)
         at_least("analysis.every", self.analysis.every, 1)
         at_least("save.every", self.save.every, 1)
+        self.schedule.check_rounds(self.rounds)
         at_least("engine.chunk", self.engine.chunk, 0)
         at_least("engine.workers", self.engine.workers, 0)
         if not 0 <= self.engine.compile_seconds < float("inf"):
@@ -405,6 +408,12 @@ def _names(value: Any, _: Any) -> tuple[str, ...]:
     raise TypeError(f'must be a list of names such as ["drift"], not {value!r}')
 
 
+def _rounds(value: Any, _: Any) -> tuple[int, ...]:
+    if isinstance(value, list | tuple) and all(type(number) is int for number in value):
+        return tuple(value)
+    raise TypeError(f"must be a list of rounds such as [50, 75], not {value!r}")
+
+
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -414,6 +423,7 @@ def _converter() -> cattrs.Converter:
         converter.register_structure_hook(kind, _exactly(kind))
     converter.register_structure_hook_func(lambda kind: str(get_origin(kind)) == "typing.Literal", _one_of)
     converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _names)
+    converter.register_structure_hook_func(lambda kind: kind == tuple[int, ...], _rounds)
     converter.register_structure_hook_factory(
         is_dataclass, lambda cls: make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
     )

@@ -112,6 +112,12 @@ class Federation(ABC):
         return self.server.round >= self.config.rounds
 
     @property
+    def lr(self) -> float:
+        """The learning rate of the next round."""
+        o, place = self.optimizer, self.server.round
+        return o.lr * o.decay**place * self.config.schedule.share(place, self.config.rounds)
+
+    @property
     def watched(self) -> bool:
         """Whether analyses look at the round that was the last one to end."""
         return bool(self.watches) and (self.finished or self.server.round % self.config.analysis.every == 0)
@@ -143,7 +149,8 @@ class Federation(ABC):
     def training(self) -> Training:
         """The next round. Clients are lost while they train, after any probe: who does not come back is not asked."""
         cohort, before = self.cohort(), self.server
-        flow = one_round(self.chain, self.optimizer, self.setup, before, cohort, self.config.seed)
+        lr = self.lr
+        flow = one_round(self.chain, lr, self.setup, before, cohort, self.config.seed)
         arriving = self._arriving(self.server.round, len(cohort)) if self.config.sampling.dropout else None
         down = up = 0
         work = Work()
