@@ -39,6 +39,9 @@ Line = Callable[[], dict[str, Any]]
 Training = Generator[Job, Answers, Line]
 """A round without its evaluation: yields jobs for clients, receives their replies."""
 
+MOST_LISTED = 1000
+"""Clients of a round that its line of the log lists."""
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -158,14 +161,14 @@ class Federation(ABC):
         while True:
             replies = yield from _arrived(job, arriving)
             down += job.bytes_down
-            came, following = 0, None
+            came, following = job.cohort.ids[:0], None
             try:
                 following = flow.send(replies)
             except StopIteration as done:
                 self.server = done.value
             if replies is not None:  # which may have taken more on the way
                 up, work = up + replies.bytes_up, work + replies.work
-                came = len(job.cohort) if replies.came is None else len(replies.came)
+                came = job.cohort.ids if replies.came is None else job.cohort.ids[replies.came]
             if following is None:
                 break
             job = following
@@ -186,7 +189,10 @@ class Federation(ABC):
             return {
                 "round": place,
                 "clients": len(cohort),
-                "lost": len(cohort) - came,
+                "lost": len(cohort) - len(came),
+                "client_ids": _listed(cohort.ids, cohort),
+                "lost_ids": _listed(np.setdiff1d(cohort.ids, came), cohort),
+                "lr": lr,
                 "finite": finite,
                 "train_loss": losses / samples if samples else None,
                 "bytes_down": down,
@@ -250,6 +256,11 @@ class Federation(ABC):
         if self.server.round % self.config.evaluate.every and not self.finished:
             return lambda: {"accuracy": None, "loss": None, "per_class": None}
         return self.scored()
+
+
+def _listed(ids: np.ndarray, cohort: Cohort) -> list[int] | None:
+    """Clients as a line of the log has them; None where there are so many that it would hold little else."""
+    return ids.tolist() if len(cohort) <= MOST_LISTED else None
 
 
 def _arrived(job: Job, arriving: np.ndarray | None) -> Generator[Job, Answers, Answers | None]:
