@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -15,6 +16,7 @@ import tomli_w
 from cattrs.gen import make_dict_structure_fn
 
 from fedbraid.core.augment import Augment
+from fedbraid.core.numbers import FINITE, LARGEST, is_finite
 from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
 from fedbraid.core.plan import LocalWork
 from fedbraid.core.schedule import Schedule
@@ -331,15 +333,32 @@ def optimizer_of(config: Config) -> Optimizer:
         wants_bool = isinstance(known[key].default, bool)
         if isinstance(value, bool) != wants_bool or not isinstance(value, int | float):
             raise UserError(f"optimizer.{key} must be {'true or false' if wants_bool else 'a number'}, not {value!r}")
-        if not wants_bool and not 0 <= value < (1 if key in BELOW_ONE else float("inf")):
+        if not wants_bool and not (0 <= value < 1 if key in BELOW_ONE else value >= 0 and is_finite(value)):
             raise UserError(
-                f"optimizer.{key} must be at least 0 and {'below 1' if key in BELOW_ONE else 'finite'}, not {value}"
+                f"optimizer.{key} must be at least 0 and {'below 1' if key in BELOW_ONE else FINITE}, "
+                f"not {_shown(value)}"
             )
     optimizer = made(**options)
     for key in ("lr", "decay"):
         if getattr(optimizer, key) == 0:
             raise UserError(f"optimizer.{key} is 0, so nothing would be learned; give a number above 0")
+    _check_growth(optimizer, config)
     return optimizer
+
+
+def _check_growth(optimizer: Optimizer, config: Config) -> None:
+    """That the learning rate does not outgrow float32 in the course of the run."""
+    growing = {
+        "optimizer.decay": (optimizer.decay, config.rounds - 1),
+        "schedule.gamma": (config.schedule.gamma, len(config.schedule.milestones)),
+    }
+    by = {key: times * math.log(max(1.0, factor)) for key, (factor, times) in growing.items()}
+    if math.log(optimizer.lr) + sum(by.values()) > math.log(LARGEST):
+        most = max(by, key=lambda key: by[key])
+        raise UserError(
+            f"in {config.rounds} rounds {most}={growing[most][0]:g} makes the learning rate larger than float32 holds; "
+            "set it to 1 or less"
+        )
 
 
 def _gather(key: str, value: Any) -> Any:
@@ -385,9 +404,14 @@ def toml_value(text: str) -> Any:
 def _exactly(kind: type) -> Any:
     def structure(value: Any, _: type) -> Any:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            if not is_finite(value):
+                raise TypeError(f"must be {FINITE}, not {_shown(value)}")
             return float(value)
         if kind is int and isinstance(value, Integral) and not isinstance(value, bool):
-            return int(value)
+            number = int(value)
+            if abs(number) >= 2**63:
+                raise TypeError(f"must be {_WORDS[kind]} below 2**63, not {_shown(number)}")
+            return number
         if type(value) is not kind:
             raise TypeError(f"must be {_WORDS[kind]}, not {value!r}")
         return value

@@ -207,6 +207,9 @@ MISTAKES = [
     (("run", "-m", "fedprox", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
     (("compare", "fedprox", "fedavg", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
     (("check", "nope.py"), "given as file.py:Class"),
+    (("run", "--set", "optimizer.lr=1e39"), "optimizer.lr must be at least 0 and finite in float32"),
+    (("run", "-m", "fedprox(mu=1e39)"), "prox's mu must be finite in float32"),
+    (("run", "--set", "schedule.shape=cosine", "--set", "schedule.warmup=30"), "leaves no round of 30"),
     (("check", "nope"), "no method is called 'nope'"),
 ]
 
