@@ -11,6 +11,7 @@ import pytest
 
 from fedbraid.cli import main
 from fedbraid.strands import Disco
+from fedbraid.version import __version__
 
 SMALL = ["--set", "rounds=2"]
 
@@ -221,6 +222,13 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(fedbraid, words, expected):
     assert expected in err and "Traceback" not in err and not out
     assert len(err.strip().splitlines()) == 1
     assert not Path("runs").exists()  # nothing was begun
+
+
+def test_the_version_is_said(fedbraid):
+    import torch
+
+    code, out, err = fedbraid("--version")
+    assert (code, out, err) == (0, f"fedbraid {__version__} (torch {torch.__version__})\n", "")
 
 
 def test_no_gpu_is_said(fedbraid):
