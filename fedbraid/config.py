@@ -191,7 +191,6 @@ class Config:
         at_least("evaluate.every", self.evaluate.every, 1)
         at_least("analysis.every", self.analysis.every, 1)
         at_least("save.every", self.save.every, 1)
-        self.schedule.check_rounds(self.rounds)
         at_least("engine.chunk", self.engine.chunk, 0)
         at_least("engine.workers", self.engine.workers, 0)
         if not 0 <= self.engine.compile_seconds < float("inf"):
@@ -342,15 +341,18 @@ def optimizer_of(config: Config) -> Optimizer:
     for key in ("lr", "decay"):
         if getattr(optimizer, key) == 0:
             raise UserError(f"optimizer.{key} is 0, so nothing would be learned; give a number above 0")
-    _check_growth(optimizer, config)
+    _check_rates(optimizer, config)
     return optimizer
 
 
-def _check_growth(optimizer: Optimizer, config: Config) -> None:
-    """That the learning rate does not outgrow float32 in the course of the run."""
+def _check_rates(optimizer: Optimizer, config: Config) -> None:
+    """That the schedule is whole, and the learning rate does not outgrow float32 in the course of the run."""
+    if "schedule.shape" not in config.varied and config.schedule.unheard:  # else a run beside it may hear it
+        raise UserError(config.schedule.unheard)
+    config.schedule.check(config.rounds)
     growing = {
         "optimizer.decay": (optimizer.decay, config.rounds - 1),
-        "schedule.gamma": (config.schedule.gamma, len(config.schedule.milestones)),
+        "schedule.gamma": (config.schedule.gamma, len(config.schedule.milestones) * (config.schedule.shape == "step")),
     }
     by = {key: times * math.log(max(1.0, factor)) for key, (factor, times) in growing.items()}
     if math.log(optimizer.lr) + sum(by.values()) > math.log(LARGEST):

@@ -23,27 +23,28 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.warmup < 0:
             raise UserError(f"schedule.warmup must be 0 or more rounds, not {self.warmup}")
-        if unheard := self._unheard():
-            raise UserError(unheard)
-        in_order = all(a < b for a, b in zip((0, *self.milestones), self.milestones, strict=False))
-        if self.shape == "step" and not (self.milestones and in_order):
+        if not all(a < b for a, b in zip((0, *self.milestones), self.milestones, strict=False)):
             raise UserError(
-                "schedule.shape=step needs schedule.milestones: numbers of rounds from 1 on, in order, such as "
-                f"[50, 75], not {list(self.milestones)}"
+                "schedule.milestones are numbers of rounds from 1 on, in order, such as [50, 75], not "
+                f"{list(self.milestones)}"
             )
         if not 0 < self.gamma < math.inf:
             raise UserError(f"schedule.gamma must be a finite number above 0, not {self.gamma}")
         if not 0 <= self.floor <= 1:
             raise UserError(f"schedule.floor is a share of optimizer.lr from 0 to 1, not {self.floor}")
 
-    def _unheard(self) -> str | None:
-        """A setting that the shape keeps from having any effect."""
+    @property
+    def unheard(self) -> str | None:
+        """What to say of a setting that the shape keeps from having any effect."""
         of = {"milestones": "step", "gamma": "step", "floor": "cosine"}
         given = (f.name for f in fields(self) if f.name in of and getattr(self, f.name) != f.default)
         key = next((key for key in given if of[key] != self.shape), None)
         return f"schedule.{key} is for schedule.shape={of[key]}; set that too, or leave it out" if key else None
 
-    def check_rounds(self, rounds: int) -> None:
+    def check(self, rounds: int) -> None:
+        """That it has what its shape needs, in so many rounds."""
+        if self.shape == "step" and not self.milestones:
+            raise UserError("schedule.shape=step needs schedule.milestones, the rounds after which it steps: [50, 75]")
         if self.concludes and self.warmup >= rounds:
             raise UserError(
                 f"schedule.warmup={self.warmup} leaves no round of {rounds} to schedule.shape={self.shape}; set fewer"
