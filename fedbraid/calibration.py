@@ -168,7 +168,7 @@ def _timed(engine: Local, job: Job) -> float:
 def _first_job(experiment: Experiment, engine: Local) -> Job:
     """The training that clients are asked for first."""
     cohort, config = experiment.cohort(), experiment.config
-    flow = one_round(experiment.chain, experiment.optimizer, experiment.setup, experiment.server, cohort, config.seed)
+    flow = one_round(experiment.chain, experiment.lr, experiment.setup, experiment.server, cohort, config.seed)
     job = next(flow)
     if job.kind == "probe":
         with one_thread():

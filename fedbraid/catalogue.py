@@ -99,7 +99,7 @@ def cost(chain: Chain) -> str:
     experiment = federation(chain, "loop", rounds=8, hidden=(12, 4))  # a model larger than any other payload
     for _ in range(6):  # what clients are asked before their first training only is no round's cost
         cohort = experiment.cohort()
-        flow = one_round(chain, experiment.optimizer, experiment.setup, experiment.server, cohort, seed=0)
+        flow = one_round(chain, experiment.lr, experiment.setup, experiment.server, cohort, seed=0)
         down, up, job = 0, 0, next(flow)
         if job.kind == "train":
             break

@@ -322,7 +322,7 @@ def a_job(chain: Chain, kind: str = "stack", *, disturbed: int | None = None) ->
 
 def next_round(experiment: Experiment) -> Generator[Job, Replies | None, Server]:
     e = experiment
-    return one_round(e.chain, e.optimizer, e.setup, e.server, e.cohort(), e.config.seed)
+    return one_round(e.chain, e.lr, e.setup, e.server, e.cohort(), e.config.seed)
 
 
 def _permuted(job: Job, order: Sequence[int] | np.ndarray) -> Job:

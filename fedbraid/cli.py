@@ -31,6 +31,7 @@ from fedbraid.cli_shared import (
 )
 from fedbraid.cli_study import study_app
 from fedbraid.errors import UserError
+from fedbraid.version import __version__
 
 app = typer.Typer(
     name="fedbraid",
@@ -46,6 +47,23 @@ app.add_typer(study_app, name="study")
 app.command()(analyze)
 for command in (keys, serve, join):
     app.command()(command)
+
+
+def version(asked: bool) -> None:
+    if asked:
+        import torch
+
+        print(f"fedbraid {__version__} (torch {torch.__version__})")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", help="Show the version.", callback=version, is_eager=True)]
+
+
+@app.callback()
+def options(version: Version = False) -> None:
+    """What may be asked without a command."""
+
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]

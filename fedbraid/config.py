@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -15,8 +16,10 @@ import tomli_w
 from cattrs.gen import make_dict_structure_fn
 
 from fedbraid.core.augment import Augment
+from fedbraid.core.numbers import FINITE, LARGEST, is_finite
 from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
 from fedbraid.core.plan import LocalWork
+from fedbraid.core.schedule import Schedule
 from fedbraid.engines.precision import Precision
 from fedbraid.errors import UserError, unknown
 from fedbraid.metrics import METRICS
@@ -171,6 +174,7 @@ class Config:
     sampling: Sampling = Sampling()
     local: LocalWork = LocalWork()
     optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: Schedule = Schedule()
     augment: Augment = Augment()
     buffers: Literal["average"] = "average"  # BatchNorm's running statistics: averaged with the model's weights
     evaluate: Evaluation = Evaluation()
@@ -335,15 +339,35 @@ def optimizer_of(config: Config) -> Optimizer:
         wants_bool = isinstance(known[key].default, bool)
         if isinstance(value, bool) != wants_bool or not isinstance(value, int | float):
             raise UserError(f"optimizer.{key} must be {'true or false' if wants_bool else 'a number'}, not {value!r}")
-        if not wants_bool and not 0 <= value < (1 if key in BELOW_ONE else float("inf")):
+        if not wants_bool and not (0 <= value < 1 if key in BELOW_ONE else value >= 0 and is_finite(value)):
             raise UserError(
-                f"optimizer.{key} must be at least 0 and {'below 1' if key in BELOW_ONE else 'finite'}, not {value}"
+                f"optimizer.{key} must be at least 0 and {'below 1' if key in BELOW_ONE else FINITE}, "
+                f"not {_shown(value)}"
             )
     optimizer = made(**options)
     for key in ("lr", "decay"):
         if getattr(optimizer, key) == 0:
             raise UserError(f"optimizer.{key} is 0, so nothing would be learned; give a number above 0")
+    _check_rates(optimizer, config)
     return optimizer
+
+
+def _check_rates(optimizer: Optimizer, config: Config) -> None:
+    """That the schedule is whole, and the learning rate does not outgrow float32 in the course of the run."""
+    if "schedule.shape" not in config.varied and config.schedule.unheard:  # else a run beside it may hear it
+        raise UserError(config.schedule.unheard)
+    config.schedule.check(config.rounds)
+    growing = {
+        "optimizer.decay": (optimizer.decay, config.rounds - 1),
+        "schedule.gamma": (config.schedule.gamma, len(config.schedule.milestones) * (config.schedule.shape == "step")),
+    }
+    by = {key: times * math.log(max(1.0, factor)) for key, (factor, times) in growing.items()}
+    if math.log(optimizer.lr) + sum(by.values()) > math.log(LARGEST):
+        most = max(by, key=lambda key: by[key])
+        raise UserError(
+            f"in {config.rounds} rounds {most}={growing[most][0]:g} makes the learning rate larger than float32 holds; "
+            "set it to 1 or less"
+        )
 
 
 def _gather(key: str, value: Any) -> Any:
@@ -389,9 +413,14 @@ def toml_value(text: str) -> Any:
 def _exactly(kind: type) -> Any:
     def structure(value: Any, _: type) -> Any:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            if not is_finite(value):
+                raise TypeError(f"must be {FINITE}, not {_shown(value)}")
             return float(value)
         if kind is int and isinstance(value, Integral) and not isinstance(value, bool):
-            return int(value)
+            number = int(value)
+            if abs(number) >= 2**63:
+                raise TypeError(f"must be {_WORDS[kind]} below 2**63, not {_shown(number)}")
+            return number
         if type(value) is not kind:
             raise TypeError(f"must be {_WORDS[kind]}, not {value!r}")
         return value
@@ -413,6 +442,12 @@ def _names(value: Any, _: Any) -> tuple[str, ...]:
     raise TypeError(f'must be a list of names such as ["{example}"], not {value!r}')
 
 
+def _rounds(value: Any, _: Any) -> tuple[int, ...]:
+    if isinstance(value, list | tuple) and all(type(number) is int for number in value):
+        return tuple(value)
+    raise TypeError(f"must be a list of rounds such as [50, 75], not {value!r}")
+
+
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -422,6 +457,7 @@ def _converter() -> cattrs.Converter:
         converter.register_structure_hook(kind, _exactly(kind))
     converter.register_structure_hook_func(lambda kind: str(get_origin(kind)) == "typing.Literal", _one_of)
     converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _names)
+    converter.register_structure_hook_func(lambda kind: kind == tuple[int, ...], _rounds)
     converter.register_structure_hook_factory(
         is_dataclass, lambda cls: make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
     )

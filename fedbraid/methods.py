@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from fedbraid.core.chain import Chain, hyper_parameters
+from fedbraid.core.numbers import FINITE, is_finite
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.strands import METHODS, STRANDS
@@ -106,10 +106,10 @@ def _hints(strand: type[Strand]) -> dict[str, Any]:
 
 def _typed(strand: str, key: str, value: Any, hint: Any) -> Any:
     """`value` if it is of the field's type; whole numbers pass as floats and lists as tuples."""
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value) if abs(value) < 1e300 else math.inf
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{strand}'s {key} must be a finite number, not {value}")
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not is_finite(value):
+            raise UserError(f"{strand}'s {key} must be {FINITE}, not {value}")
+        value = float(value)
     if isinstance(value, list):
         value = tuple(value)
     origin = get_origin(hint)

@@ -39,6 +39,9 @@ Line = Callable[[], dict[str, Any]]
 Training = Generator[Job, Answers, Line]
 """A round without its evaluation: yields jobs for clients, receives their replies."""
 
+MOST_LISTED = 1000
+"""Clients of a round that its line of the log lists."""
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -112,6 +115,12 @@ class Federation(ABC):
         return self.server.round >= self.config.rounds
 
     @property
+    def lr(self) -> float:
+        """The learning rate of the next round."""
+        o, place = self.optimizer, self.server.round
+        return o.lr * o.decay**place * self.config.schedule.share(place, self.config.rounds)
+
+    @property
     def watched(self) -> bool:
         """Whether analyses look at the round that was the last one to end."""
         return bool(self.watches) and (self.finished or self.server.round % self.config.analysis.every == 0)
@@ -143,7 +152,8 @@ class Federation(ABC):
     def training(self) -> Training:
         """The next round. Clients are lost while they train, after any probe: who does not come back is not asked."""
         cohort, before = self.cohort(), self.server
-        flow = one_round(self.chain, self.optimizer, self.setup, before, cohort, self.config.seed)
+        lr = self.lr
+        flow = one_round(self.chain, lr, self.setup, before, cohort, self.config.seed)
         arriving = self._arriving(self.server.round, len(cohort)) if self.config.sampling.dropout else None
         down = up = 0
         work = Work()
@@ -151,14 +161,14 @@ class Federation(ABC):
         while True:
             replies = yield from _arrived(job, arriving)
             down += job.bytes_down
-            came, following = 0, None
+            came, following = job.cohort.ids[:0], None
             try:
                 following = flow.send(replies)
             except StopIteration as done:
                 self.server = done.value
             if replies is not None:  # which may have taken more on the way
                 up, work = up + replies.bytes_up, work + replies.work
-                came = len(job.cohort) if replies.came is None else len(replies.came)
+                came = job.cohort.ids if replies.came is None else job.cohort.ids[replies.came]
             if following is None:
                 break
             job = following
@@ -179,7 +189,10 @@ class Federation(ABC):
             return {
                 "round": place,
                 "clients": len(cohort),
-                "lost": len(cohort) - came,
+                "lost": len(cohort) - len(came),
+                "client_ids": _listed(cohort.ids, cohort),
+                "lost_ids": _listed(np.setdiff1d(cohort.ids, came), cohort),
+                "lr": lr,
                 "finite": finite,
                 "train_loss": losses / samples if samples else None,
                 "bytes_down": down,
@@ -243,6 +256,11 @@ class Federation(ABC):
         if self.server.round % self.config.evaluate.every and not self.finished:
             return lambda: dict.fromkeys(("accuracy", "loss", "per_class", *self.config.evaluate.metrics))
         return self.scored()
+
+
+def _listed(ids: np.ndarray, cohort: Cohort) -> list[int] | None:
+    """Clients as a line of the log has them; None where there are so many that it would hold little else."""
+    return ids.tolist() if len(cohort) <= MOST_LISTED else None
 
 
 def _arrived(job: Job, arriving: np.ndarray | None) -> Generator[Job, Answers, Answers | None]:

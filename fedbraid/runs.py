@@ -112,7 +112,8 @@ class RunDirectory:
 
     def check_length(self, rounds: int, chain: Chain) -> None:
         """A run goes on for longer if what it did would have been the same in a longer one."""
-        mine = self.config().rounds
+        held = self.config()
+        mine = held.rounds
         if rounds < mine:
             raise UserError(
                 f"{self.path} was begun with rounds = {mine}, not {rounds}; "
@@ -122,6 +123,12 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} has {mine} rounds and cannot go on to {rounds}: {strand.name} does what it would not in "
                 "a longer run; begin anew in another directory"
+            )
+        if rounds > mine and held.schedule.concludes:
+            raise UserError(
+                f"{self.path} has {mine} rounds and cannot go on to {rounds}: with schedule.shape="
+                f"{held.schedule.shape} the learning rate of every round depends on how many there are; begin anew in "
+                "another directory"
             )
 
     def rounds(self) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ def training_job(experiment: Experiment, ids: Sequence[int] | None = None) -> Jo
         sizes = torch.as_tensor(experiment.clients.sizes[list(ids)]).to(cohort.sizes)
         cohort = Cohort(np.array(ids), sizes)
     flow = one_round(
-        experiment.chain, experiment.optimizer, experiment.setup, experiment.server, cohort, experiment.config.seed
+        experiment.chain, experiment.lr, experiment.setup, experiment.server, cohort, experiment.config.seed
     )
     job = next(flow)
     return flow.send(experiment.engine.run(job)) if job.kind == "probe" else job

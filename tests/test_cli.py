@@ -11,6 +11,7 @@ import pytest
 
 from fedbraid.cli import main
 from fedbraid.strands import Disco
+from fedbraid.version import __version__
 
 SMALL = ["--set", "rounds=2"]
 
@@ -207,6 +208,9 @@ MISTAKES = [
     (("run", "-m", "fedprox", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
     (("compare", "fedprox", "fedavg", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
     (("check", "nope.py"), "given as file.py:Class"),
+    (("run", "--set", "optimizer.lr=1e39"), "optimizer.lr must be at least 0 and finite in float32"),
+    (("run", "-m", "fedprox(mu=1e39)"), "prox's mu must be finite in float32"),
+    (("run", "--set", "schedule.shape=cosine", "--set", "schedule.warmup=30"), "leaves no round of 30"),
     (("check", "nope"), "no method is called 'nope'"),
 ]
 
@@ -218,6 +222,13 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(fedbraid, words, expected):
     assert expected in err and "Traceback" not in err and not out
     assert len(err.strip().splitlines()) == 1
     assert not Path("runs").exists()  # nothing was begun
+
+
+def test_the_version_is_said(fedbraid):
+    import torch
+
+    code, out, err = fedbraid("--version")
+    assert (code, out, err) == (0, f"fedbraid {__version__} (torch {torch.__version__})\n", "")
 
 
 def test_no_gpu_is_said(fedbraid):

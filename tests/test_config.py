@@ -51,6 +51,8 @@ CONFIGS = table(
     partition=named(clients=COUNTS),
     model=named(),
     optimizer=named(),
+    schedule=table(warmup=st.integers(0, 99))
+    | st.fixed_dictionaries({"shape": st.just("step"), "milestones": st.just([2, 5]), "gamma": st.floats(0.1, 9.0)}),
     sampling=table(clients=st.integers(0, 99))
     | st.fixed_dictionaries({"scheme": st.just("bernoulli"), "rate": st.floats(1e-9, 1.0)}),
     local=table(batch=st.integers(0, 99), epochs=st.integers(1, MOST), drop_last=st.booleans()),
@@ -112,6 +114,7 @@ def test_wrong_types_are_one_sentence_that_names_the_key(key, default):
     for value in ODD:
         fits = type(value) is type(default) or (type(default) is float and type(value) is int)
         fits = fits or (type(default) is tuple and value == [])  # TOML's lists
+        fits = fits or (key == "schedule.milestones" and value == [1])
         try:
             from_dict(put(key, value))
         except UserError as error:
@@ -122,7 +125,7 @@ def test_wrong_types_are_one_sentence_that_names_the_key(key, default):
 
 
 @pytest.mark.parametrize(
-    "key", ["data", "partition", "model", "sampling", "local", "optimizer", "evaluate", "analysis", "save"]
+    "key", ["data", "partition", "model", "sampling", "local", "optimizer", "schedule", "evaluate", "analysis", "save"]
 )
 @pytest.mark.parametrize("value", [1, "x", None, [], [("a", 1)]])
 def test_a_table_is_not_a_value(key, value):
@@ -154,6 +157,15 @@ def test_a_table_is_not_a_value(key, value):
         ({"local": {"least": 7}}, "local.least is 7"),
         ({"strands": {"disco": 3}}, "strands.disco is a table of hyper-parameters"),
         ({"strands": 3}, "strands is a table"),
+        ({"local": {"batch": 10**30}}, "local.batch must be a whole number below 2**63"),
+        ({"evaluate": {"target": 10**400}}, "evaluate.target must be finite in float32"),
+        ({"schedule": {"shape": "cosin"}}, "must be one of 'constant', 'step', 'cosine', not 'cosin'"),
+        ({"schedule": {"milestones": [5, 3]}}, "rounds from 1 on, in order, such as [50, 75], not [5, 3]"),
+        ({"schedule": {"milestones": [0]}}, "rounds from 1 on, in order, such as [50, 75], not [0]"),
+        ({"schedule": {"milestones": [0.5]}}, "schedule.milestones must be a list of rounds"),
+        ({"schedule": {"gamma": 0.0}}, "schedule.gamma must be a finite number"),
+        ({"schedule": {"floor": 1.5}}, "schedule.floor is a share of optimizer.lr from 0 to 1"),
+        ({"schedule": {"warmup": -1}}, "schedule.warmup must be 0 or more rounds"),
         ({"data": {"name": 3}}, "data.name must be text"),
         ({"partition": {"clients": 2.5}}, "partition.clients must be a whole number"),
     ],
@@ -274,7 +286,12 @@ def test_the_optimizer_is_made_of_its_options():
         ({"lr": True}, "optimizer.lr must be a number, not True"),
         ({"lr": [0.1]}, "optimizer.lr must be a number"),
         ({"nesterov": 1}, "optimizer.nesterov must be true or false"),
-        ({"lr": -0.1}, "optimizer.lr must be at least 0 and finite, not -0.1"),
+        ({"lr": -0.1}, "optimizer.lr must be at least 0 and finite in float32 (at most 3.4e+38), not -0.1"),
+        ({"lr": 1e39}, "optimizer.lr must be at least 0 and finite in float32 (at most 3.4e+38), not 1e+39"),
+        ({"lr": 10**400}, "optimizer.lr must be at least 0 and finite in float32"),
+        ({"weight_decay": 1e40}, "optimizer.weight_decay must be at least 0 and finite in float32"),
+        ({"momentum": 1e39}, "optimizer.momentum must be at least 0 and below 1"),
+        ({"decay": 1e20}, "in 30 rounds optimizer.decay=1e+20 makes the learning rate larger than float32 holds"),
         ({"lr": math.nan}, "optimizer.lr must be at least 0 and finite"),
         ({"lr": math.inf}, "optimizer.lr must be at least 0 and finite"),
         ({"lr": 0}, "optimizer.lr is 0"),
@@ -290,6 +307,26 @@ def test_mistakes_in_the_optimizer_say_what_would_be_right(options, sentence):
 def test_momentum_that_never_fades_is_refused(options):
     with pytest.raises(UserError):
         optimizer_of(from_dict({"optimizer": options}))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sentence"),
+    [
+        ({"shape": "step"}, "schedule.shape=step needs schedule.milestones"),
+        ({"gamma": 0.5}, "schedule.gamma is for schedule.shape=step"),
+        ({"shape": "cosine", "milestones": [5]}, "schedule.milestones is for schedule.shape=step"),
+        ({"shape": "step", "milestones": [5], "floor": 0.1}, "schedule.floor is for schedule.shape=cosine"),
+        ({"shape": "cosine", "warmup": 30}, "schedule.warmup=30 leaves no round of 30"),
+        (
+            {"shape": "step", "milestones": [1, 2], "gamma": 1e30},
+            "in 30 rounds schedule.gamma=1e+30 makes the learning rate larger than float32 holds",
+        ),
+    ],
+)
+def test_schedules_that_make_no_sense_say_what_would(schedule, sentence):
+    with pytest.raises(UserError) as caught:
+        optimizer_of(from_dict({"schedule": schedule}))
+    assert sentence in str(caught.value)
 
 
 def test_keys_that_are_no_text_are_a_sentence():

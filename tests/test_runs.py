@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 import recorded
+import tomli_w
 import torch
 from networks import Shortcut
 from recorded import METHOD, left_on_disk, record
@@ -495,6 +497,41 @@ def test_a_run_that_a_longer_one_does_not_begin_with_ends_there(tmp_path):
         record(tmp_path)
     assert left_on_disk(tmp_path) == before
     record(tmp_path, rounds=7)
+
+
+def test_a_run_whose_learning_rate_comes_down_over_all_of_its_rounds_ends_there(tmp_path):
+    cosine = {"schedule": {"shape": "cosine"}}
+    record(tmp_path, "scaffold", rounds=4, **cosine)
+    before = left_on_disk(tmp_path)
+    with pytest.raises(fb.UserError, match=r"cannot go on to 8: with schedule\.shape=cosine the learning rate"):
+        record(tmp_path, "scaffold", **cosine)
+    assert left_on_disk(tmp_path) == before
+    record(tmp_path, "scaffold", rounds=4, **cosine)
+
+
+def test_a_schedule_that_does_not_depend_on_the_end_is_made_longer(whole, tmp_path):
+    steps = {"schedule": {"shape": "step", "milestones": [3, 7], "warmup": 2}}
+    record(tmp_path, rounds=6, **steps)
+    record(tmp_path, **steps)
+    assert left_on_disk(tmp_path) == whole(**steps)
+    assert len({line["lr"] for line in left_on_disk(tmp_path)["lines"]}) == 5
+
+
+def test_a_run_from_before_there_were_schedules_goes_on(whole, tmp_path):
+    """Its log says less, and its configuration names no schedule."""
+    record(tmp_path, rounds=6)
+    log, config, place = (tmp_path / name for name in ("rounds.jsonl", "config.toml", "checkpoint/checkpoint.json"))
+    new = {"lr", "client_ids", "lost_ids"}
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps({k: v for k, v in line.items() if k not in new}) + "\n" for line in lines))
+    values = tomllib.loads(config.read_text())
+    assert values.pop("schedule")
+    config.write_text(tomli_w.dumps(values))
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"log_bytes": log.stat().st_size}))
+    record(tmp_path).report(tmp_path)
+    after, expected = left_on_disk(tmp_path), whole()
+    assert after["model"] == expected["model"] and after["summary"] == expected["summary"]
+    assert after["lines"][6:] == expected["lines"][6:] and not new & {*after["lines"][5]}
 
 
 def test_the_runs_of_a_comparison_are_made_longer_together(tmp_path):

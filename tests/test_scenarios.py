@@ -36,6 +36,18 @@ def test_a_lost_client_might_as_well_not_have_been_asked(method, monkeypatch):
     lost = [5 - len(who_arrives(lossy, t)) for t in range(4)]
     assert [line["lost"] for line in lines] == lost and 0 < sum(lost) < 20
     assert all(line["clients"] == 5 for line in lines)
+    for t, line in enumerate(lines):
+        asked = everybody(lossy, t)
+        assert line["client_ids"] == asked.ids.tolist()
+        assert sorted({*line["client_ids"]} - {*line["lost_ids"]}) == asked.ids[who_arrives(lossy, t)].tolist()
+        assert len(line["lost_ids"]) == line["lost"]
+
+
+def test_the_log_does_not_list_the_clients_of_a_large_cohort(monkeypatch):
+    monkeypatch.setattr("fedbraid.rounds.MOST_LISTED", 5)
+    lines = [federation(sampling={"clients": n, "dropout": 0.5}).advance() for n in (5, 6)]
+    assert len(lines[0]["client_ids"]) == 5 and lines[1]["client_ids"] is lines[1]["lost_ids"] is None
+    assert [line["clients"] for line in lines] == [5, 6]
 
 
 @pytest.mark.parametrize("method", ["rfedavg_plus", "disco(target=global)+scaffold", "fednh", "creff(head_epochs=2)"])
@@ -70,6 +82,7 @@ def test_a_round_in_which_everybody_is_lost_changes_nothing(method):
             seen_empty += 1
             assert identical(before, held(experiment))
             assert line["train_loss"] is None and line["lost"] == 1 and line["finite"]
+            assert line["lost_ids"] == line["client_ids"] and len(line["client_ids"]) == 1
             assert line["accuracy"] is not None
     assert 0 < seen_empty <= 8
     assert experiment.finished

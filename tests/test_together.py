@@ -226,6 +226,11 @@ def test_optimizers_side_by_side(optimizers):
     assert_as_alone("scaffold+prox", seeds=[0, 1], each=[{"optimizer": options} for options in optimizers])
 
 
+def test_schedules_side_by_side():
+    cosine, steps = {"shape": "cosine", "warmup": 1}, {"shape": "step", "milestones": [1]}
+    assert_as_alone("scaffold", seeds=[0, 1], each=[{"schedule": cosine}, {"schedule": steps}])
+
+
 def test_runs_may_train_for_different_epochs_and_rounds():
     each = [{"local": {"batch": 4, "epochs": 1}}, {"local": {"batch": 4, "epochs": 3}, "rounds": 5}]
     sizes, _ = assert_as_alone("scaffold", each=each, shared=False)

@@ -123,7 +123,7 @@ class Recorded:
 
 def trained(e: Experiment) -> Trained:
     """The federation's next round, without its becoming the federation's."""
-    flow = one_round(e.chain, e.optimizer, e.setup, e.server, e.cohort(), e.config.seed)
+    flow = one_round(e.chain, e.lr, e.setup, e.server, e.cohort(), e.config.seed)
     with e.threads(), torch.no_grad():
         job = next(flow)
         while True:

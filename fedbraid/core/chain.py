@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from fedbraid.core.numbers import FINITE, is_finite
 from fedbraid.core.strand import HOOKS, Strand
 from fedbraid.errors import UserError
 
@@ -85,8 +85,9 @@ def _check_form(strand: Strand) -> None:
     _check_dataclass(kind)
     for f in fields(strand):  # type: ignore[arg-type]
         value = getattr(strand, f.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{strand.name}'s {f.name} must be a finite number, not {value}")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not is_finite(number):
+                raise UserError(f"{strand.name}'s {f.name} must be {FINITE}, not {value}")
     if not overrides(strand, *HOOKS):
         raise UserError(f"{kind.__name__} overrides no hook, so it would be FedAvg; the hooks are {', '.join(HOOKS)}")
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.chain import Chain
-from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.strand import Cohort, Replies, Round, Setup, Strand
 from fedbraid.core.tree import PerClient, Tree, nbytes, rows
 from fedbraid.errors import UserError
@@ -95,13 +94,12 @@ def begin(chain: Chain, setup: Setup) -> Server:
 
 
 def one_round(
-    chain: Chain, optimizer: Optimizer, setup: Setup, server: Server, cohort: Cohort, seed: int
+    chain: Chain, lr: float, setup: Setup, server: Server, cohort: Cohort, seed: int
 ) -> Generator[Job, Replies | None, Server]:
-    """One round: send, probe if asked, train, weigh, average, step.
+    """One round, with its learning rate: send, probe if asked, train, weigh, average, step.
 
     Clients that are lost on the way count no further; where nobody replies (None) the server stays as it is.
     """
-    lr = optimizer.lr * optimizer.decay**server.round
 
     def seen_by(strand: Strand, **more: Any) -> Round:
         return replace(view, strand=strand.name, kept=kept.get(strand.name, {}), **more)

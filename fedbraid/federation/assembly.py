@@ -135,7 +135,7 @@ def expected(job: LocalJob, setup: Setup, stand_in: Clients) -> tuple[dict[str, 
     blank = ClientStore({s.name: s.init_client(setup) for s in job.chain})
     engine = Local(job, setup, stand_in, LocalWork(batch=0, steps=1), blank, "loop", workers=1)
     cohort = Cohort(np.zeros(1, dtype=np.int64), torch.as_tensor(stand_in.sizes).to(setup.w))
-    flow = one_round(job.chain, job.optimizer, setup, begin(job.chain, setup), cohort, setup.seed)
+    flow = one_round(job.chain, job.optimizer.lr, setup, begin(job.chain, setup), cohort, setup.seed)
     found: dict[str, Tree] = {}
     with one_thread():
         first = next(flow)

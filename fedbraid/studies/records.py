@@ -27,6 +27,8 @@ MOST = 20_000
 TOTALS = "bytes_down", "bytes_up", "forward_samples", "backward_samples", "seconds"
 ONLY_LAST = "per_class", "client_accuracy.each"
 """What is kept of the last evaluated round only: a list of numbers each."""
+NOT_KEPT = "client_ids", "lost_ids"
+"""Lists of the log that are long, and follow from the configuration."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def record_of(
 ) -> Record:
     """A record of the lines that a run logged."""
     lines = [flat(line) for line in rounds]
-    keys = dict.fromkeys(key for line in lines for key in line if key not in ONLY_LAST)
+    keys = dict.fromkeys(key for line in lines for key in line if key not in {*ONLY_LAST, *NOT_KEPT})
     last = {key: next((line[key] for line in reversed(lines) if line.get(key) is not None), None) for key in ONLY_LAST}
     kept = label_counts if label_counts and len(label_counts) * len(label_counts[0]) <= MOST else None
     return Record(

@@ -1,6 +1,7 @@
 """A recorded run is looked at, never changed; the round that would come next is the round that comes next."""
 
 import hashlib
+import math
 from dataclasses import replace
 
 import pytest
@@ -61,6 +62,14 @@ def test_the_round_that_would_come_next_is_the_one_that_comes(tmp_path, method, 
     would = measured(Recorded(tmp_path, GIVEN).next_round)
     done = run(tmp_path, method)
     assert would == {key: done.rounds[stop][f"drift.{key}"] for key in would}
+
+
+def test_the_round_after_the_last_one_has_the_last_ones_learning_rate(tmp_path):
+    """A learning rate that comes down to nothing never is nothing, not even there."""
+    done = run(tmp_path, "scaffold", schedule={"shape": "cosine"})
+    after = Recorded(tmp_path, GIVEN).next_round
+    assert after.job.lr == done.rounds[-1]["lr"] > 0
+    assert all(math.isfinite(value) for value in measured(after).values())
 
 
 def test_a_stopped_run_is_the_same_run_after_any_analysis(tmp_path):

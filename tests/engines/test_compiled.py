@@ -48,6 +48,10 @@ def test_every_optimizer(optimizer):
     assert_same(compiled_and_loop("scaffold+anchor+sharp", optimizer=OPTIMIZERS[optimizer]))
 
 
+def test_a_schedule():
+    assert_same(compiled_and_loop("scaffold", schedule={"shape": "cosine", "warmup": 1}))
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_number_of_workers_changes_no_bit(workers):
     """Also where products go to BLAS."""

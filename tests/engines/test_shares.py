@@ -64,7 +64,7 @@ def test_who_does_not_answer_the_probe_counts_no_further(method):
 
     def rounds(experiment, cohort, shrink):
         flow = one_round(
-            experiment.chain, experiment.optimizer, experiment.setup, experiment.server, cohort, experiment.config.seed
+            experiment.chain, experiment.lr, experiment.setup, experiment.server, cohort, experiment.config.seed
         )
         job = next(flow)
         assert job.kind == "probe"

@@ -51,7 +51,7 @@ def assert_same(results):
     assert here["w"].isfinite().all()
     for line, other in zip(lines, other_lines, strict=True):
         assert line["train_loss"] == pytest.approx(other["train_loss"], rel=1e-12)
-        exact = ("round", "clients", "accuracy", "bytes_down", "bytes_up", "backward_samples")
+        exact = ("round", "clients", "client_ids", "lr", "accuracy", "bytes_down", "bytes_up", "backward_samples")
         assert {key: line[key] for key in exact} == {key: other[key] for key in exact}
 
 
@@ -69,6 +69,21 @@ def test_every_kind_of_local_work(method, work):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer(optimizer):
     assert_same(by_engine("scaffold+anchor+sharp", optimizer=OPTIMIZERS[optimizer]))
+
+
+SCHEDULES = {
+    "warm-up": ({"warmup": 1}, [0.05, 0.1, 0.1]),
+    "step": ({"shape": "step", "milestones": [1, 2], "gamma": 0.5}, [0.1, 0.05, 0.025]),
+    "cosine": ({"shape": "cosine", "warmup": 1}, [0.05, 0.1, 0.05]),
+}
+
+
+@pytest.mark.parametrize(("schedule", "rates"), SCHEDULES.values(), ids=SCHEDULES)
+def test_every_schedule(schedule, rates):
+    results = by_engine("scaffold+anchor+sharp", schedule=schedule)
+    assert_same(results)
+    assert [line["lr"] for line in results[1][1]] == pytest.approx(rates, rel=1e-12)
+    assert apart(results[0][0], by_engine("scaffold+anchor+sharp")[0][0]) > 1e-4
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])

@@ -23,11 +23,18 @@ def file(tmp_path_factory):
     return samples(tmp_path_factory.mktemp("data"))
 
 
+EXACT = (
+    *("round", "clients", "lost", "client_ids", "lost_ids", "lr"),
+    *("bytes_down", "bytes_up", "forward_samples", "backward_samples"),
+)
+"""Keys of the log that are the same to the bit."""
+
+
 def same(config, place, within=1e-10):
     local, apart_ = here(config), by_letter(config, place)
     for _ in range(config.rounds):
         one, other = local.advance(), apart_.advance()
-        for key in ("round", "clients", "lost", "bytes_down", "bytes_up", "forward_samples", "backward_samples"):
+        for key in EXACT:
             assert one[key] == other[key], key
         assert one["train_loss"] == pytest.approx(other["train_loss"], abs=1e-6 if within > 1e-9 else 1e-12)
         assert one["accuracy"] == other["accuracy"] and one["per_class"] == other["per_class"]
@@ -56,11 +63,12 @@ def test_chain(chain, file, tmp_path):
     [
         {"optimizer": {"lr": 0.2, "decay": 0.5}},
         {"optimizer": {"name": "adam", "lr": 0.05}, "seed": 5},
+        {"schedule": {"shape": "cosine", "warmup": 1}},
         {"local": {"batch": 0, "steps": 4, "least": 1}},
         {"sampling": {"scheme": "bernoulli", "rate": 0.5}},
         {"engine": {"device": "cpu", "dtype": "float64", "kind": "stack"}},
     ],
-    ids=["decay", "adam", "stragglers", "bernoulli", "stack"],
+    ids=["decay", "adam", "schedule", "stragglers", "bernoulli", "stack"],
 )
 def test_settings(settings, file, tmp_path):
     same(configured("scaffold+mixup", file, **settings), tmp_path)

@@ -27,8 +27,8 @@ class World:
         self.sizes = np.array(SIZES, dtype=float)
         self.start = federation(**self._settings()).server.w.numpy()
 
-    def trained(self, method: str, optimizer: dict[str, Any] | None = None) -> Any:
-        return advanced(federation(method, **self._settings(optimizer or {})))
+    def trained(self, method: str, optimizer: dict[str, Any] | None = None, **settings: Any) -> Any:
+        return advanced(federation(method, **self._settings(optimizer or {}), **settings))
 
     def _settings(self, optimizer: dict[str, Any] | None = None) -> dict[str, Any]:
         return {

@@ -43,14 +43,24 @@ def test_fedavg_begins_every_round_without_momentum(nesterov):
     assert far(world.trained("fedavg", optimizer).server.w, expected) < 1e-12
 
 
-def test_the_learning_rate_decays_round_by_round():
+RATES = {
+    "decay": ({"decay": 0.8}, {}, lambda t: 0.8**t),
+    "warm-up": ({}, {"warmup": 2}, lambda t: min(1, (t + 1) / 3)),
+    "step": ({}, {"shape": "step", "milestones": [1], "gamma": 0.3}, lambda t: 0.3 if t else 1),
+    "cosine": ({}, {"shape": "cosine", "floor": 0.2}, lambda t: 0.6 + 0.4 * np.cos(np.pi * t / ROUNDS)),
+    "both": ({"decay": 0.8}, {"shape": "step", "milestones": [2]}, lambda t: 0.8**t * 0.1 ** (t >= 2)),
+}
+
+
+@pytest.mark.parametrize(("optimizer", "schedule", "share"), RATES.values(), ids=RATES)
+def test_the_learning_rate_changes_round_by_round(optimizer, schedule, share):
     world = World()
     w = world.start
     for t in range(ROUNDS):
         cohort, n = world.cohort(t), world.sizes[world.cohort(t)]
-        models = [world.local(t, k, w, lr=LR * 0.8**t) for k in cohort]
+        models = [world.local(t, k, w, lr=LR * share(t)) for k in cohort]
         w = np.average(models, axis=0, weights=n)
-    assert far(world.trained("fedavg", {"decay": 0.8}).server.w, w) < 1e-12
+    assert far(world.trained("fedavg", optimizer, schedule=schedule).server.w, w) < 1e-12
 
 
 def test_uniform_counts_every_client_the_same():

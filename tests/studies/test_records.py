@@ -42,6 +42,11 @@ def test_the_last_evaluated_round_is_kept_whole_and_tables_are_flat():
     assert not {"per_class", "client_accuracy.each"} & {*record.series}
 
 
+def test_who_took_part_is_not_kept_and_the_learning_rate_is():
+    record = made_up_record([0.5, 0.7], lr=[0.1, 0.05], client_ids=[[0, 1], [1, 2]], lost_ids=[[], [2]])
+    assert record.series["lr"] == [0.1, 0.05] and not {"client_ids", "lost_ids"} & {*record.series}
+
+
 def test_one_round_stays_a_list(tmp_path):
     record = replace(real(rounds=1), series={"round": [1], "accuracy": [0.5], "finite": [True]})
     records.write(tmp_path, record)
@@ -126,6 +131,7 @@ def test_the_same_run_has_the_same_digest_however_it_is_written():
     for settings in others:
         assert digest(config_of(settings)) == digest(one), settings
     assert digest(replace(one, seed=5)) == digest(one)
+    assert digest(one) == "7950505904330926", "settings that are added later leave finished runs what they are"
     assert digest(from_dict(to_dict(one))) == digest(one)
 
 
@@ -146,6 +152,7 @@ def test_the_same_run_has_the_same_digest_however_it_is_written():
         {"local": {"epochs": 2}},
         {"sampling": {"clients": 3}},
         {"augment": {"flip": 0.5}},
+        {"schedule": {"warmup": 3}},
         {"evaluate": {"per_client": True}},
         {"evaluate": {"metrics": ["auroc"]}},
     ],

@@ -250,7 +250,7 @@ def replies(experiment):
     everybody = range(len(SIZES))
     before = experiment.store.read(everybody) if experiment.store.blank else None
     args = experiment.setup, experiment.server, experiment.cohort(), experiment.config.seed
-    flow = one_round(experiment.chain, experiment.optimizer, *args)
+    flow = one_round(experiment.chain, experiment.lr, *args)
     answers = [experiment.engine.run(next(flow))]
     try:
         while True:
