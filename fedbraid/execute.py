@@ -275,7 +275,7 @@ def resolved(experiment: Experiment, given: Given) -> Config:
     config = experiment.config
     data_options = {} if given.data else options_of(data.describe(), config.data)
     split_options = {} if given.partition is not None else options_of(data.PARTITIONS, config.partition)
-    model_options = {} if given.model else options_of(models.describe(), config.model)
+    model_options = config.model.options if given.model is not None else options_of(models.describe(), config.model)
     return replace(
         with_numbers(experiment),
         data=replace(config.data, options=data_options),
