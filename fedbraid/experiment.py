@@ -65,6 +65,12 @@ class Given:
         """The tables of the configuration that an object stands for."""
         return [table for table in ("data", "partition", "model") if getattr(self, table) is not None]
 
+    @property
+    def settled(self) -> list[str]:
+        """Those of them whose settings change nothing: all but what makes a network, which takes them as arguments."""
+        makes = self.model is not None and not isinstance(self.model, nn.Module)
+        return [table for table in self.brought if not (table == "model" and makes)]
+
 
 @dataclass(eq=False)
 class Experiment(Federation):
@@ -271,6 +277,11 @@ def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
     for table, names in known.items():
         name = getattr(config, table).name
         if name not in names and table not in given.brought:
+            if table == "model":
+                raise UserError(
+                    f"{place} has a network of your own, {name!r}, whose code is not recorded; give it again with "
+                    f"--model FILE.py:{name}, or {how.format(table=table)}"
+                )
             raise UserError(
                 f"{place} was given its {table} in Python: {name!r} is none of FedBraid's, and what it holds was not "
                 f"recorded; {how.format(table=table)}"

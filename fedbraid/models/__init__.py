@@ -32,6 +32,7 @@ __all__ = [
     "Own",
     "build",
     "describe",
+    "find_network",
     "fitting",
     "last_layer",
     "made",
@@ -51,6 +52,7 @@ class Network(Entry[nn.Module]):
     takes: Takes
 
 
+OWN = "give a network of your own with --model FILE.py:CLASS (model=CLASS in Python)"
 FILES = {"vectors"}
 """Options that name files; the weights that a network begins with depend on them, and nothing else."""
 NUMBERS, IMAGES = Takes("numbers"), Takes("images")
@@ -114,7 +116,7 @@ def build(
     Weights are drawn from `seed` alone, from torch's default distribution where a network's paper states no other;
     torch's global generators stay as they were.
     """
-    entry = cast(Network, find("model", name, MODELS, options))
+    entry = find_network(name, options)
     sides = tuple(whole("each side of a sample's shape", side) for side in shape)
     classes, seed = whole("classes", classes), whole("seed", seed, 0)
     if not entry.takes.fits(sides, tokens):
@@ -125,8 +127,15 @@ def build(
     return _drawn(lambda: entry.make(sides, classes, **surroundings, **options), seed)
 
 
+def find_network(name: str, options: Mapping[str, Any]) -> Network:
+    """The network called `name`, once it is known to take all of `options`."""
+    return cast(Network, find("model", name, MODELS, options, otherwise=OWN))
+
+
 def made(network: Own, seed: int, options: Mapping[str, Any]) -> nn.Module:
     """A network that is brought along: a module as it is, or what a class or a function makes of `seed`."""
+    if (name := name_of(network)) in names():
+        raise UserError(f"the name {name!r} is that of a network of FedBraid's; give yours another one")
     module = network if isinstance(network, nn.Module) else _called(network, seed, options)
     for name, layer in module.named_modules():
         if any(map(is_lazy, (*layer.parameters(recurse=False), *layer.buffers(recurse=False)))):

@@ -73,7 +73,7 @@ def test_what_is_trained_is_the_network_that_was_given():
 def test_a_layer_by_itself_is_a_network():
     made = advanced(federation("creff", module=nn.Linear(4, 3)), 1)
     assert made.setup.width == 4 and made.setup.of_last_layer("weight") == "weight"
-    with pytest.raises(UserError, match="nh replaces the network's last layer; it must be an nn.Linear within"):
+    with pytest.raises(UserError, match=r"nh replaces the network's last layer; it must be an nn\.Linear within"):
         federation("fednh", module=nn.Linear(4, 3))
 
 
