@@ -21,6 +21,7 @@ from test_composition import HYPER
 from test_composition import NAMES as STRANDS
 
 from fedbraid import api
+from fedbraid.cli_input import load_network
 from fedbraid.config import from_dict
 from fedbraid.federation.keys import make_keys
 from fedbraid.federation.processes import free_port
@@ -43,6 +44,14 @@ SET = [
     "local.batch=64",
     "engine.device=cpu",
 ]
+
+
+NET = """
+from torch import nn
+
+def net(hidden):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden[0]), nn.ReLU(), nn.Linear(hidden[0], 10))
+"""
 
 
 @dataclass
@@ -70,8 +79,9 @@ def joined(tmp_path_factory):
     place = tmp_path_factory.mktemp("hospitals")
     make_keys(place / "keys", ["127.0.0.1"], list(CLIENTS))
     hospitals = Hospitals(place, free_port(), Family(place))
+    (place / "net.py").write_text(NET)
     for name in CLIENTS:
-        hospitals.join(name)
+        hospitals.join(name, "--model", place / "net.py:net")  # where it is not asked for, it does not matter
     yield hospitals
     hospitals.family.end()
 
@@ -99,6 +109,18 @@ def alike(tmp_path):
 
 def test_a_chain_with_state_on_clients_and_a_second_exchange(joined, tmp_path):
     same(joined, "scaffold+rfedavg_plus+disco", tmp_path)
+
+
+def test_a_network_of_ones_own(joined, tmp_path):
+    """It returns logits alone, and its argument comes from the server."""
+    file = f"{joined.place}/net.py:net"
+    server = joined.serve("rfedavg_plus", tmp_path / "run", "--model", file)
+    assert server.wait(180) == 0, "\n".join(server.lines)
+    settings = SETTINGS | {"model": {"name": "net", "hidden": [8]}}
+    api.run("rfedavg_plus", config=from_dict(settings), model=load_network(file), out=tmp_path / "here")
+    alike(tmp_path)
+    again = joined.serve("rfedavg_plus", tmp_path / "run", "--resume")
+    assert again.wait(60) == 2 and again.said("no model is called 'net'"), "\n".join(again.lines)
 
 
 @pytest.mark.slow
