@@ -86,10 +86,12 @@ def joined(tmp_path_factory):
     hospitals.family.end()
 
 
-def same(joined, method, tmp_path):
-    server = joined.serve(method, tmp_path / "run")
+def same(joined, method, tmp_path, network=None):
+    server = joined.serve(method, tmp_path / "run", *(("--model", network) if network else ()))
     assert server.wait(180) == 0, "\n".join(server.lines)
-    api.run(method, config=from_dict(SETTINGS), out=tmp_path / "here")
+    named = SETTINGS | ({"model": {"name": "net", "hidden": [8]}} if network else {})
+    brought = {"model": load_network(network)} if network else {}
+    api.run(method, config=from_dict(named), out=tmp_path / "here", **brought)
     alike(tmp_path)
     lines, ours = (
         [json.loads(line) for line in (tmp_path / run / "rounds.jsonl").read_text().splitlines()]
@@ -107,20 +109,9 @@ def alike(tmp_path):
         torch.testing.assert_close(there[name], value, rtol=0, atol=1e-5)
 
 
-def test_a_chain_with_state_on_clients_and_a_second_exchange(joined, tmp_path):
-    same(joined, "scaffold+rfedavg_plus+disco", tmp_path)
-
-
-def test_a_network_of_ones_own(joined, tmp_path):
-    """It returns logits alone, and its argument comes from the server."""
-    file = f"{joined.place}/net.py:net"
-    server = joined.serve("rfedavg_plus", tmp_path / "run", "--model", file)
-    assert server.wait(180) == 0, "\n".join(server.lines)
-    settings = SETTINGS | {"model": {"name": "net", "hidden": [8]}}
-    api.run("rfedavg_plus", config=from_dict(settings), model=load_network(file), out=tmp_path / "here")
-    alike(tmp_path)
-    again = joined.serve("rfedavg_plus", tmp_path / "run", "--resume")
-    assert again.wait(60) == 2 and again.said("no model is called 'net'"), "\n".join(again.lines)
+def test_a_chain_with_state_on_clients_and_a_second_exchange_on_a_network_of_ones_own(joined, tmp_path):
+    """The network returns logits alone, and its argument comes from the server."""
+    same(joined, "scaffold+rfedavg_plus+disco", tmp_path, f"{joined.place}/net.py:net")
 
 
 @pytest.mark.slow
