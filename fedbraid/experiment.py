@@ -358,7 +358,7 @@ def _taking(samples: Samples, dataset: Dataset) -> Iterator[None]:
     """While the network is tried on samples: what goes wrong in it is told in a sentence."""
     try:
         yield
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except Exception as error:
         reason = first_line(error)

@@ -158,7 +158,7 @@ def _called(network: Callable[..., nn.Module], seed: int, options: Mapping[str, 
         ) from None
     try:
         module = _drawn(lambda: network(**options), seed)
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except Exception as error:
         raise UserError(f"{name} could not be called: {type(error).__name__}: {first_line(error)}") from error
