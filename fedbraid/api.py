@@ -155,7 +155,7 @@ def planned(
                 place = place_of(Path(out), folder, seed) if out is not None else None
                 request = _request(method, base, place, own, data_dir, settings | {"seed": seed})
                 request = replace(request, config=variants.varied(request.config, variant))
-                variants.check_heard(variant, request.chain, request.given.brought)
+                variants.check_heard(variant, request.chain, request.given.settled)
                 check_needs(request.config, its_chain)
                 request.check_names()
                 requests.append((named(label, variant), request))

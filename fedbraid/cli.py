@@ -20,6 +20,7 @@ from fedbraid.cli_shared import (
     DataDir,
     Device,
     Json,
+    Net,
     Own,
     Settings,
     described,
@@ -90,13 +91,16 @@ def run(
     device: Device = None,
     data_dir: DataDir = None,
     strand: Own = None,
+    model: Net = None,
     as_json: Json = False,
 ) -> None:
     """Train one federation. A bare `fedbraid run` trains FedAvg on handwritten digits of ten skewed clients."""
     from fedbraid import api, cli_show
-    from fedbraid.cli_input import load_strands, resolved
+    from fedbraid.cli_input import load_network, load_strands, resolved
     from fedbraid.runs import RunDirectory
 
+    network = load_network(model)
+    objects: dict[str, Any] = {} if network is None else {"model": network}
     held = RunDirectory(place) if place and resume else None
     base = held.config() if held and held.started and config is None else None
     chosen = resolved(
@@ -107,6 +111,7 @@ def run(
         device=device,
         address=address,
         gpus_per_worker=gpus_per_worker,
+        model=network,
         base=base,
     )
     if base and chosen.method != base.method:
@@ -117,7 +122,13 @@ def run(
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
     with interruptible(), cli_show.progress(err, chosen.rounds) as on_round:
         done = api.run(
-            config=chosen, out=where, resume=resume, own=load_strands(strand), data_dir=data_dir, on_round=on_round
+            config=chosen,
+            out=where,
+            resume=resume,
+            own=load_strands(strand),
+            data_dir=data_dir,
+            on_round=on_round,
+            **objects,
         )
     done.report(where)
     if as_json:
@@ -152,6 +163,7 @@ def compare(
     device: Device = None,
     data_dir: DataDir = None,
     strand: Own = None,
+    model: Net = None,
     as_json: Json = False,
 ) -> None:
     """Train several methods on the same clients with the same seeds: one table, curves, and a report.
@@ -160,12 +172,14 @@ def compare(
     "fedprox(mu=0.1)" "fedprox(mu=1)", fedavg --vary optimizer.lr=0.1,0.03,0.01, or fedavg fedskip.
     """
     from fedbraid import api, cli_show
-    from fedbraid.cli_input import load_strands, resolved, several
+    from fedbraid.cli_input import load_network, load_strands, resolved, several
     from fedbraid.config import Config
     from fedbraid.report.headline import caveats, headline
     from fedbraid.report.table import comparison, to_json, to_rich
     from fedbraid.runs import SEEDS, RunDirectory
 
+    network = load_network(model)
+    objects: dict[str, Any] = {} if network is None else {"model": network}
     held = next(iter(sorted(place.glob(SEEDS))), None) if place and resume else None
     chosen = resolved(
         config,
@@ -175,6 +189,7 @@ def compare(
         address=address,
         gpus_per_worker=gpus_per_worker,
         target=target,
+        model=network,
         base=Config(rounds=RunDirectory(held.parent).config().rounds) if held else None,  # longer only if asked for
     )
     where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
@@ -186,6 +201,7 @@ def compare(
         own=load_strands(strand),
         data_dir=data_dir,
         vary=several(vary),
+        **objects,
     )
     asked = [request for _, request in requests]
     rounds = sum(r.config.rounds for r in asked if r.directory and r.directory.reached < r.config.rounds)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from fedbraid.cli_shared import DataDir, Json, described, entry_table, out, print_json
+from fedbraid.cli_shared import DataDir, Json, Net, described, entry_table, out, print_json
 from fedbraid.report.words import amount
 
 if TYPE_CHECKING:
@@ -35,12 +35,13 @@ def analyze(
         list[str] | None,
         typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own that the run's method names."),
     ] = None,
+    model: Net = None,
     as_json: Json = False,
 ) -> None:
     """Analyse recorded runs: tables (CSV), numbers (JSON) and pictures (PNG), which also go into report.html."""
     from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
     from fedbraid.analyses.reporting import write
-    from fedbraid.cli_input import load_strands
+    from fedbraid.cli_input import load_network, load_strands
     from fedbraid.experiment import Given
 
     if not runs:
@@ -50,7 +51,7 @@ def analyze(
             out.print(entry_table("analysis", (*OF_ONE, *OF_SEVERAL)))
         return
     names = [e.name for e in (*OF_ONE, *OF_SEVERAL)] if what == "all" else listed(what)
-    given = Given(strands=load_strands(strand), data_dir=data_dir)
+    given = Given(model=load_network(model), strands=load_strands(strand), data_dir=data_dir)
     made = write(runs, names, place, given=given, device=device)
     if as_json:
         print_json({str(path): analysis.numbers for path, analysis in made})

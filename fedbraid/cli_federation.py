@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedbraid.cli_shared import DataDir, Device, Json, Own, Settings, err, interruptible, out, print_json
+from fedbraid.cli_shared import DataDir, Device, Json, Net, Own, Settings, err, interruptible, out, print_json
 from fedbraid.errors import UserError
 
 FLOWER = "1.41."
@@ -90,6 +90,7 @@ def serve(
     device: Device = None,
     data_dir: DataDir = None,
     strand: Own = None,
+    model: Net = None,
     insecure: Insecure = False,
     as_json: Json = False,
 ) -> None:
@@ -98,8 +99,8 @@ def serve(
     The data set of the configuration is what the server tests on; clients train on their own.
     """
     _needs_flower()
-    from fedbraid import api
-    from fedbraid.cli_input import load_strands, resolved
+    from fedbraid import api, models
+    from fedbraid.cli_input import load_network, load_strands, resolved
     from fedbraid.config import to_dict
     from fedbraid.federation.address import Address
     from fedbraid.federation.keys import read_roster
@@ -119,8 +120,11 @@ def serve(
         roster = tuple(member.name for member in read_roster(key_folder / "roster"))
     held = RunDirectory(place) if place and resume else None
     base = held.config() if held and held.started and config is None else None
-    chosen = resolved(config, settings, method=method, device=device, base=base)
+    network = load_network(model)
+    chosen = resolved(config, settings, method=method, device=device, model=network, base=base)
     load_strands(strand)  # a mistake in them is told now
+    if network is None:
+        models.find_network(chosen.model.name, chosen.model.options)
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
     told = ServerSettings(
         config=to_dict(chosen),
@@ -132,7 +136,8 @@ def serve(
         secure=secure,
         most=most * 10**6,
         data_dir=str(data_dir.resolve()) if data_dir else None,
-        strands=_absolute(strand),
+        strands=[_absolute(place) for place in strand or ()],
+        network=None if model is None else _absolute(model),
     )
     if insecure:
         _warn("without TLS: whoever reaches this port can read what is sent, and take part under any client's name")
@@ -165,6 +170,7 @@ def join(
     device: Device = None,
     data_dir: DataDir = None,
     strand: Own = None,
+    model: Net = None,
     insecure: Insecure = False,
 ) -> None:
     """Take part in a federation with the data of this machine, until interrupted (Ctrl-C).
@@ -173,7 +179,7 @@ def join(
     code installed here is run. Settings are those of the data, such as --set data.pixels=64.
     """
     _needs_flower()
-    from fedbraid.cli_input import load_strands
+    from fedbraid.cli_input import load_network, load_strands
     from fedbraid.federation.address import Address
     from fedbraid.federation.joining import run_node
     from fedbraid.federation.keys import ROSTER, read_name, read_roster
@@ -194,6 +200,7 @@ def join(
     else:
         raise UserError("with --insecure say who you are: --name hospital-a")
     load_strands(strand)
+    load_network(model)
     told = NodeSettings(
         home=str(home.resolve()),
         name=called,
@@ -202,7 +209,8 @@ def join(
         data_dir=str(data_dir.resolve()) if data_dir else None,
         device=device or "auto",
         secure=secure,
-        strands=_absolute(strand),
+        strands=[_absolute(place) for place in strand or ()],
+        network=None if model is None else _absolute(model),
     )
     try:
         run_node(told, server, key_folder.resolve() if key_folder else None, _say)
@@ -249,10 +257,10 @@ def _check_security(keys: Path | None, insecure: bool, party: str) -> None:
         raise UserError("--keys and --insecure exclude each other")
 
 
-def _absolute(strands: list[str] | None) -> list[str]:
+def _absolute(place: str) -> str:
     """file.py:Class with the whole path: Flower's processes run elsewhere."""
-    pairs = [place.rpartition(":") for place in strands or ()]
-    return [f"{Path(file).resolve()}:{name}" for file, _, name in pairs]
+    file, _, name = place.rpartition(":")
+    return f"{Path(file).resolve()}:{name}"
 
 
 def _say(line: str) -> None:

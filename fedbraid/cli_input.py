@@ -1,17 +1,21 @@
-"""From what a user types to a configuration and to strands."""
+"""From what a user types to a configuration, and to strands and networks of one's own."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import isclass, isfunction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
+
+from torch import nn
 
 from fedbraid.config import Config, from_dict, merged, put, read_toml, to_dict, toml_value
 from fedbraid.core.strand import Strand
 from fedbraid.data.partitions import parse_partition
 from fedbraid.errors import UserError, unknown
+from fedbraid.models import Own, name_of
 
 
 def resolved(
@@ -24,6 +28,7 @@ def resolved(
     address: str | None = None,
     gpus_per_worker: float | None = None,
     target: float | None = None,
+    model: Own | None = None,
     data: str | None = None,
     partition: str | None = None,
     clients: int | None = None,
@@ -33,7 +38,9 @@ def resolved(
     """The configuration: a file (or `base`), then --set, then the options that have names of their own."""
     values: dict[str, Any] = read_toml(file) if file else to_dict(base) if base else {}
     part, options = parse_partition(partition) if partition is not None else (None, {})
+    network = None if model is None else name_of(model)
     values = _for(values, "data", data, kept=())
+    values = _for(values, "model", network, kept=())
     values = _for(values, "partition", part, kept=("clients",))
     values = merged(values, settings or ())
     named = {
@@ -43,6 +50,7 @@ def resolved(
         "engine.address": address,
         "engine.gpus_per_worker": gpus_per_worker,
         "evaluate.target": target,
+        "model.name": network,
         "data.name": data,
         "partition.name": part,
         "partition.clients": clients,
@@ -81,11 +89,38 @@ def load_strands(places: Sequence[str] | None) -> tuple[type[Strand], ...]:
 
 
 def load_strand(place: str) -> type[Strand]:
-    """The class that `file.py:Class` names."""
+    """The class of strands that `file.py:Class` names."""
+    file, name, there = _loaded("strand", place)
+    found = {k: v for k, v in there.items() if isinstance(v, type) and issubclass(v, Strand) and v is not Strand}
+    if name not in found:
+        raise unknown(f"strand in {file}", name, found)
+    return found[name]
+
+
+def load_network(place: str | None) -> Own | None:
+    """The class or function that `file.py:Class` names, which makes a network."""
+    if place is None:
+        return None
+    file, name, there = _loaded("network", place)
+    found = there.get(name)
+    if isinstance(found, nn.Module):
+        raise UserError(f"{name} in {file} is made already; name its class, or a function that makes the network")
+    if not _makes_networks(found):
+        here = [k for k, v in there.items() if _makes_networks(v) and v.__module__ == there["__name__"]]
+        raise unknown(f"network in {file}", name, here)
+    return found
+
+
+def _makes_networks(value: object) -> TypeGuard[Callable[..., nn.Module]]:
+    return isfunction(value) or (isclass(value) and issubclass(value, nn.Module))
+
+
+def _loaded(kind: str, place: str) -> tuple[str, str, dict[str, Any]]:
+    """The file and the name in `file.py:Class`, and all that the file defines."""
     file, colon, name = place.rpartition(":")
     path = Path(file)
     if not colon or not name:
-        raise UserError(f"a strand of your own is given as file.py:Class, not {place!r}")
+        raise UserError(f"a {kind} of your own is given as file.py:Class, not {place!r}")
     if not path.is_file():
         raise UserError(f"there is no file {file}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -97,7 +132,4 @@ def load_strand(place: str) -> type[Strand]:
         spec.loader.exec_module(module)
     except Exception as error:
         raise UserError(f"{file} could not be loaded: {type(error).__name__}: {error}") from error
-    found = {k: v for k, v in vars(module).items() if isinstance(v, type) and issubclass(v, Strand) and v is not Strand}
-    if name not in found:
-        raise unknown(f"strand in {file}", name, found)
-    return found[name]
+    return file, name, vars(module)

@@ -34,6 +34,12 @@ Own = Annotated[
 ]
 
 
+Net = Annotated[
+    str | None,
+    typer.Option("--model", metavar="FILE.py:CLASS", help="A network of your own: a class, or a function."),
+]
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Ctrl-C ends a run with a word on how to go on."""

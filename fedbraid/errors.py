@@ -22,3 +22,8 @@ def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> 
     listed = "" if close and len(names) > MANY else f"known: {', '.join(names)}"
     rest = "; ".join(part for part in (listed, otherwise) if part)
     return UserError(f"no {kind} is called {name!r}; {hint}{rest}".rstrip())
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -18,7 +18,7 @@ from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, Given, build, check_brought
-from fedbraid.registry import Entry, find
+from fedbraid.registry import Entry
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
 from fedbraid.rounds import Federation
@@ -60,7 +60,7 @@ class Request:
         if self.given.partition is None:
             data.find_partition(config.partition.name, config.partition.options)
         if self.given.model is None:
-            find("model", config.model.name, models.describe(), config.model.options)
+            models.find_network(config.model.name, config.model.options)
 
     def check_brought(self) -> None:
         """Whether a run that was begun with objects of Python has them again."""
@@ -275,7 +275,7 @@ def resolved(experiment: Experiment, given: Given) -> Config:
     config = experiment.config
     data_options = {} if given.data else options_of(data.describe(), config.data)
     split_options = {} if given.partition is not None else options_of(data.PARTITIONS, config.partition)
-    model_options = {} if given.model else options_of(models.describe(), config.model)
+    model_options = config.model.options if given.model is not None else options_of(models.describe(), config.model)
     return replace(
         with_numbers(experiment),
         data=replace(config.data, options=data_options),

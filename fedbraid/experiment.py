@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,20 @@ from fedbraid.analyses.watch import Scored, of_scored
 from fedbraid.config import Config, optimizer_of
 from fedbraid.core.chain import Chain
 from fedbraid.core.local import LocalJob
-from fedbraid.core.model import Model, outputs, refuse_random_outputs
+from fedbraid.core.model import Model, refuse_random_outputs
 from fedbraid.core.round import begin
 from fedbraid.core.strand import Setup, Strand
-from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
+from fedbraid.data.dataset import Dataset, Partition, Split, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
 from fedbraid.engines.cluster import spread
 from fedbraid.engines.cpu import keep_freed_memory
 from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.memory import free_memory
 from fedbraid.engines.samples import Clients, Samples
-from fedbraid.errors import UserError
+from fedbraid.errors import UserError, first_line
 from fedbraid.evaluation import by_group, launch_evaluation, per_client
 from fedbraid.metrics import check_metrics
+from fedbraid.models.last import outputs
 from fedbraid.rounds import Federation, Line, arrivals
 from fedbraid.store import ClientStore
 
@@ -63,6 +65,12 @@ class Given:
     def brought(self) -> list[str]:
         """The tables of the configuration that an object stands for."""
         return [table for table in ("data", "partition", "model") if getattr(self, table) is not None]
+
+    @property
+    def settled(self) -> list[str]:
+        """Those of them whose settings change nothing: all but what makes a network, which takes them as arguments."""
+        makes = self.model is not None and not isinstance(self.model, nn.Module)
+        return [table for table in self.brought if not (table == "model" and makes)]
 
 
 @dataclass(eq=False)
@@ -195,7 +203,7 @@ def ready(config: Config) -> tuple[torch.device, torch.dtype]:
 def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own | None = None) -> Model:
     """The network for samples such as the data set's, as the chain's strands want it."""
     if own is not None:
-        module = models.made(own, config.seed)
+        module = _tried(models.made(own, config.seed, config.model.options), config, dataset)
     else:
         module = models.build(
             config.model.name,
@@ -208,6 +216,14 @@ def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own |
     return Model.of(altered(module, chain)).to(getattr(torch, config.engine.dtype), device_of(config.engine.device))
 
 
+def _tried(module: nn.Module, config: Config, dataset: Dataset) -> nn.Module:
+    """A network that was brought along, once it is known what it returns."""
+    dtype, one = getattr(torch, config.engine.dtype), Split(dataset.train.x[:1], dataset.train.y[:1])
+    samples = Samples.of(dataset, one, dtype, device_of(config.engine.device))
+    with _taking(samples, dataset):
+        return models.with_last_layer(module, _first_twice(samples), dtype)
+
+
 def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, population: int) -> Setup:
     """What is known before the first round, once the network is known to take the clients' samples."""
     samples, sampling = clients.samples, config.sampling
@@ -217,7 +233,19 @@ def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, p
         width = model.predict(w, buffers, samples.inputs(clients.order[:2])).features.shape[-1]
     fixed = (sampling.clients or population) if sampling.scheme == "fixed" else None
     bins = clients.label_counts.shape[1]
-    return Setup(w, buffers, model.layout, dataset.classes, bins, width, population, fixed, config.rounds, config.seed)
+    return Setup(
+        w,
+        buffers,
+        model.layout,
+        dataset.classes,
+        bins,
+        width,
+        population,
+        fixed,
+        config.rounds,
+        config.seed,
+        models.last_layer(model.training),
+    )
 
 
 def _same_place(beside: Experiment, config: Config, dataset: Dataset) -> bool:
@@ -250,6 +278,11 @@ def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
     for table, names in known.items():
         name = getattr(config, table).name
         if name not in names and table not in given.brought:
+            if table == "model":
+                raise UserError(
+                    f"{place} has a network of your own, {name!r}, whose code is not recorded; give it again with "
+                    f"--model FILE.py:{name}, or {how.format(table=table)}"
+                )
             raise UserError(
                 f"{place} was given its {table} in Python: {name!r} is none of FedBraid's, and what it holds was not "
                 f"recorded; {how.format(table=table)}"
@@ -302,14 +335,10 @@ def check_memory(config: Config, setup: Setup, other_way: str = "") -> None:
 
 def _check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
     """That the network takes the samples and answers as it should, before the first round."""
-    x = samples.inputs(torch.zeros(2, dtype=torch.int64, device=samples.x.device))
-    try:
+    x = _first_twice(samples)
+    with _taking(samples, dataset):
         refuse_random_outputs(model, x)
-        logits = outputs(model.evaluating(x)).logits
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        words = "; whole numbers are words: give pixels as uint8, other numbers as float32" if samples.is_text else ""
-        raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason}){words}") from error
+        logits = outputs(model.evaluating, partial(model.evaluating, x)).logits
     if not logits.isfinite().all():
         raise UserError(
             f"the network's answers to the first sample of {dataset.name} are not finite; look at its weights, and at "
@@ -320,6 +349,25 @@ def _check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
             f"the network answers two samples with logits of shape {tuple(logits.shape)}; "
             f"{dataset.name} needs (2, {dataset.classes})"
         )
+
+
+def _first_twice(samples: Samples) -> Tensor:
+    return samples.inputs(torch.zeros(2, dtype=torch.int64, device=samples.x.device))
+
+
+@contextmanager
+def _taking(samples: Samples, dataset: Dataset) -> Iterator[None]:
+    """While the network is tried on samples: what goes wrong in it is told in a sentence."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        reason = first_line(error)
+        if not isinstance(error, RuntimeError | IndexError | TypeError | ValueError):
+            reason = f"{type(error).__name__}: {reason}"
+        words = "; whole numbers are words: give pixels as uint8, other numbers as float32" if samples.is_text else ""
+        raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason}){words}") from error
 
 
 def _who(chain: Chain, need: str) -> str:

@@ -39,11 +39,15 @@ def find(
     entries: Iterable[Entry[Made]],
     options: Mapping[str, Any],
     also: Iterable[str] = (),
+    otherwise: str = "",
 ) -> Entry[Made]:
-    """The entry called `name`, once it is known to take all of `options`; every entry takes those in `also`."""
+    """The entry called `name`, once it is known to take all of `options`; every entry takes those in `also`.
+
+    Where there is none of that name, `otherwise` says what else there may be.
+    """
     named = {entry.name: entry for entry in entries}
     if name not in named:
-        raise unknown(kind, name, named)
+        raise unknown(kind, name, named, otherwise)
     known = {*named[name].options, *also}
     for option in options:
         if not known:

@@ -81,11 +81,13 @@ class Federation(ABC):
     watches: tuple[Watch, ...] = field(default=(), kw_only=True)  # analyses that put numbers into the log
     finite: bool = field(default=True, kw_only=True)  # whether the model was finite after the round that was read last
     read_at: float = field(default=0.0, kw_only=True)  # when that was
-    own_code: dict[str, str] = field(init=False)  # digests of strands of one's own, as they were loaded
+    own_code: dict[str, str] = field(init=False)  # digests of code of one's own, as it was loaded
     _cohort: Latest[Cohort] = field(default_factory=Latest, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.own_code = own_code(self.chain)  # now: their files may be edited while the run goes on
+        self.own_code = own_code(
+            self.chain, self.model.training
+        )  # now: their files may be edited while the run goes on
 
     # --- what depends on where the data are
 

@@ -201,11 +201,11 @@ class RunDirectory:
             raise UserError(f"{self.path} was begun with other data or another model; resume it with the same ones")
         if not self.log.exists() or self.log.stat().st_size < saved["log_bytes"]:
             raise UserError(f"{self.log} has lost lines since the last checkpoint; the run cannot be resumed")
-        for strand, code in experiment.own_code.items():
-            if saved.get("code", {}).get(strand, code) != code:
+        for name, code in experiment.own_code.items():
+            if saved.get("code", {}).get(name, code) != code:
                 log.warning(
                     "the code of %s has changed since the last checkpoint of %s; what follows is by the new one",
-                    *(strand, self.path),
+                    *(name, self.path),
                 )
         held = read_tensors(self.states / saved["server"], saved.get("checksum"))
         tensors = {key: t.to(experiment.server.w.device) for key, t in held.items()}

@@ -61,12 +61,12 @@ def varied(config: Config, variant: Mapping[str, Any]) -> Config:
     return from_dict(values)
 
 
-def check_heard(variant: Mapping[str, Any], chain: Chain, brought: Sequence[str]) -> None:
+def check_heard(variant: Mapping[str, Any], chain: Chain, settled: Sequence[str]) -> None:
     """Whether the run that is asked for has these values: a number in the method's own words would win over them."""
     strands = {s.name: s for s in chain}
     for key, value in variant.items():
         table, name, last = key.partition(".")[0], strand_of(key), key.rpartition(".")[2]
-        if table in brought:
+        if table in settled:
             raise UserError(f"{key} is not varied where {table} is an object: it is what it is")
         if name is not None and _plain(getattr(strands[name], last, value)) != _plain(value):
             raise UserError(f"{key} is not varied in {chain}, which sets {last} itself; leave it out there")

@@ -308,13 +308,14 @@ def test_a_comparison_runs_what_run_runs(tmp_path):
         ({"method": "fedlc", "data": toy(task="regression")[0]}, "lc needs class labels"),
         ({"engine": {"device": "gpu0"}}, "engine.device must be"),
         ({"optimizer": {"lr": 0}}, "optimizer.lr is 0"),
-        ({"model": torch.nn.Linear(4, 3)}, "fedbraid.Outputs(logits, features)"),
+        ({"model": torch.nn.Softmax(-1)}, "fedbraid.Outputs(logits, features)"),
         ({"model": torch.nn.Linear}, "called without arguments, and Linear cannot be (missing a required argument"),
         (
             {"data": replace(DATA, **{n: fb.Split(np.ones((37, 4), int), DATA.train.y) for n in ("train", "test")})},
             "whole numbers are words: give pixels as uint8, other numbers as float32",
         ),
         ({"model": dict}, "dict gave dict; it must return a torch module"),
+        ({"model": lambda: torch.nn.Linear(4, -3)}, "<lambda> could not be called: RuntimeError: "),
     ],
 )
 def test_mistakes_are_one_sentence_and_come_before_any_file(settings, sentence, tmp_path):

@@ -41,9 +41,17 @@ def fedbraid(words, monkeypatch, capsys):
     assert left.value.code in (0, None), (words, capsys.readouterr().err)
 
 
+def files():
+    """Snippets that say what their file is called, `# net.py`, for the commands that name it."""
+    whole = "".join(page.read_text() for page in PAGES)
+    return {name: text for text, name in re.findall(r"```python\n(# (\w+\.py)\n.*?)```", whole, re.S)}
+
+
 @pytest.mark.parametrize("commands", blocks("sh"))
 def test_commands_run(commands, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    for name, text in files().items():
+        Path(name).write_text(text)
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
         if words:

@@ -1,32 +1,45 @@
-"""What strands of one's own do, told by a few letters: so that a run does not change its code on the way unnoticed."""
+"""What code of one's own does, told by a few letters: so that a run does not change its code on the way unnoticed."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import inspect
+from collections.abc import Iterable
 from textwrap import dedent
 
+from torch import nn
+
 from fedbraid.core.chain import Chain
-from fedbraid.core.strand import Strand
+
+NETWORK = "the network"
+"""Among names of strands, none of which has a space."""
 
 
-def own_code(chain: Chain) -> dict[str, str]:
-    """By name, a digest of each strand of the chain that is not FedBraid's; those whose source is nowhere are left out.
+def own_code(chain: Chain, network: nn.Module) -> dict[str, str]:
+    """By name, a digest of each strand of the chain, and of the network, that is not FedBraid's.
 
-    Comments, docstrings and line breaks do not count. What a strand calls outside its classes is not looked at.
+    Comments, docstrings and line breaks do not count. What is called outside the classes is not looked at; of a
+    network they are those of all its layers. Those whose source is nowhere are left out.
     """
-    digests = {strand.name: _digest(type(strand)) for strand in chain}
+    digests = {strand.name: _digest(type(strand).__mro__) for strand in chain}
+    if not _is_known(type(network), "fedbraid"):
+        kinds = dict.fromkeys(kind for layer in network.modules() for kind in type(layer).__mro__)
+        digests[NETWORK] = _digest(kinds, repr(network))
     return {name: digest for name, digest in digests.items() if digest is not None}
 
 
-def _digest(strand: type[Strand]) -> str | None:
-    own = [kind for kind in strand.__mro__ if kind.__module__.partition(".")[0] not in ("fedbraid", "builtins")]
+def _digest(kinds: Iterable[type], *shown: str) -> str | None:
+    own = [kind for kind in kinds if not _is_known(kind, "fedbraid", "torch", "builtins")]
     try:
-        sources = [_bare(inspect.getsource(kind)) for kind in own]
+        sources = [*shown, *(_bare(inspect.getsource(kind)) for kind in own)]
     except (OSError, TypeError, SyntaxError):  # made in an interpreter, or its file is gone
         return None
-    return hashlib.sha256("\n".join(sources).encode()).hexdigest()[:16] if own else None
+    return hashlib.sha256("\n".join(sources).encode()).hexdigest()[:16] if sources else None
+
+
+def _is_known(kind: type, *packages: str) -> bool:
+    return kind.__module__.partition(".")[0] in packages
 
 
 def _bare(source: str) -> str:

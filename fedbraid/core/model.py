@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.func import functional_call, vmap
 from fedbraid.core.gradient import gradient
 from fedbraid.core.vector import Layout
 from fedbraid.errors import UserError
+from fedbraid.models.last import outputs
 from fedbraid.models.outputs import Outputs
 
 
@@ -94,7 +96,7 @@ class Model:
     def _called(self, module: nn.Module, tensors: dict[str, Tensor], x: Tensor) -> Outputs:
         # torch ties by name, and a layer of two names would keep what it was called with
         everywhere = tensors | {place: tensors[name] for place, name in self.tied if name in tensors}
-        return outputs(functional_call(module, everywhere, (x,), tie_weights=False))
+        return outputs(module, lambda: functional_call(module, everywhere, (x,), tie_weights=False))
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -118,15 +120,6 @@ def _tied(module: nn.Module) -> tuple[tuple[str, str], ...]:
 def _own(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from layer.named_parameters(recurse=False, remove_duplicate=False)
     yield from layer.named_buffers(recurse=False, remove_duplicate=False)
-
-
-def outputs(result: object) -> Outputs:
-    if isinstance(result, Outputs):
-        return result
-    raise UserError(
-        f"the network returned {type(result).__name__}; a FedBraid network returns "
-        "fedbraid.Outputs(logits, features), where features are what its last layer receives"
-    )
 
 
 def refuse_hidden_randomness(module: nn.Module) -> None:
@@ -153,7 +146,8 @@ def refuse_random_outputs(model: Model, x: Tensor) -> None:
         for seed in (0, 1):
             for generator in generators:  # torch.manual_seed would reseed all, and takes a millisecond without a GPU
                 generator.manual_seed(seed)
-            seen.append(outputs(copy.deepcopy(model.training)(x)).logits)
+            module = copy.deepcopy(model.training)
+            seen.append(outputs(module, partial(module, x)).logits)
     once, again = seen
     if not torch.allclose(once, again, rtol=0, atol=0, equal_nan=True):
         raise UserError(

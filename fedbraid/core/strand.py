@@ -48,6 +48,11 @@ class Setup:
     cohort: int | None  # clients in every round, or None when their number varies
     rounds: int
     seed: int
+    last_layer: str  # its name; empty where the network is that layer alone
+
+    def of_last_layer(self, parameter: str) -> str:
+        """What the last layer's `weight` or `bias` is called in `layout`."""
+        return f"{self.last_layer}.{parameter}".removeprefix(".")
 
 
 @dataclass(frozen=True, eq=False)

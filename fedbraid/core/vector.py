@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,11 @@ class Layout:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(prod(shape) for shape in self.shapes)
+
+    @property
+    def told(self) -> list[list[Any]]:
+        """Each tensor's name and shape, in plain values."""
+        return [[name, list(shape)] for name, shape in zip(self.names, self.shapes, strict=True)]
 
     @property
     def size(self) -> int:

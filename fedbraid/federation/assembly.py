@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,10 +16,11 @@ from torch import Tensor
 from fedbraid import data, methods, models
 from fedbraid.analyses.catalogue import watches
 from fedbraid.config import Config, PartitionConfig, optimizer_of, to_dict
+from fedbraid.core.code import own_code
 from fedbraid.core.local import LocalJob
 from fedbraid.core.plan import LocalWork
 from fedbraid.core.round import begin, one_round
-from fedbraid.core.strand import Cohort, Setup, Strand
+from fedbraid.core.strand import Cohort, Setup
 from fedbraid.core.tree import Tree
 from fedbraid.data.dataset import Partition, check_dataset
 from fedbraid.engines.cpu import one_thread
@@ -30,7 +30,7 @@ from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
 from fedbraid.evaluation import launch_evaluation
 from fedbraid.execute import options_of, with_numbers
-from fedbraid.experiment import HELD_ELSEWHERE, check_fit, check_memory, check_needs, network_of, ready, setup_of
+from fedbraid.experiment import HELD_ELSEWHERE, Given, check_fit, check_memory, check_needs, network_of, ready, setup_of
 from fedbraid.federation.facts import BY_CLIENTS, Facts
 from fedbraid.federation.letters import Letter
 from fedbraid.federation.mail import NO_ROUND, Mail
@@ -56,30 +56,32 @@ def assembled(
     register: Register,
     patience: Patience,
     states: Path,
-    data_dir: Path | None = None,
-    own: Sequence[type[Strand]] = (),
+    given: Given,
     secrecy: Secrecy | None = None,
 ) -> Remote:
     """The federation before its first round, and before anybody is there."""
     config = replace(config, save=replace(config.save, every=1, clients_on_disk=False))
     device, dtype = ready(config)
-    chain = methods.parse(config.method, config.strands, own)
+    chain = methods.parse(config.method, config.strands, given.strands)
     check_needs(config, chain)
     dataset = None
     if config.data.name != BY_CLIENTS:
-        dataset = data.load(config.data.name, data_dir, **config.data.options)
+        dataset = data.load(config.data.name, given.data_dir, **config.data.options)
         check_dataset(dataset)
     facts = Facts.of(dataset) if dataset else Facts.read(config.data.options)
     like, population = facts.made_up(), len(register.roster)
     check_fit(config, chain, like, population)
     _check_rounds(config, patience, population)
-    model = network_of(config, chain, like)
+    model = network_of(config, chain, like, given.model)
+    model = model if given.weights is None else model.beginning_with(given.weights)
     stand_in = Clients.of(like, Partition((np.arange(2),)), dtype, device)
     setup = setup_of(config, model, like, stand_in, population)
     check_memory(config, setup)
     optimizer = optimizer_of(config)
     job = LocalJob(chain, model, optimizer, like.task)
     told = _greeting(config, facts, setup)
+    if code := own_code(chain, model.training):
+        told["code"] = code
     due, plain = expected(job, setup, stand_in)
     if secrecy:
         check_secrecy(config, chain, due, population, secrecy)
@@ -173,24 +175,28 @@ def _greeting(config: Config, facts: Facts, setup: Setup) -> dict[str, Any]:
     settings = {key: value for key, value in to_dict(config).items() if key in TOLD}
     settings["model"] = {key: value for key, value in settings["model"].items() if key not in models.FILES}
     settings["engine"] = {"dtype": config.engine.dtype, "precision": config.engine.precision}
-    return {"settings": settings, "facts": facts.told(), "population": setup.population}
+    network = setup.layout.told
+    return {"settings": settings, "facts": facts.told(), "population": setup.population, "network": network}
 
 
 def _model(setup: Setup) -> Tree:
     return {"model": setup.w, "buffers": setup.buffers}
 
 
-def resolved(federation: Remote) -> Config:
+def resolved(federation: Remote, given: Given) -> Config:
     """The configuration as it is recorded, with every default written out."""
     config = federation.config
     named = config.data
     if named.name != BY_CLIENTS:
         named = replace(named, options=options_of(data.describe(), named))
+    network = config.model
+    if given.model is None:
+        network = replace(network, options=options_of(models.describe(), network))
     return replace(
         with_numbers(federation),
         data=named,
         partition=PartitionConfig(HELD_ELSEWHERE, clients=federation.setup.population),
-        model=replace(config.model, options=options_of(models.describe(), config.model)),
+        model=network,
         engine=replace(config.engine, kind="auto"),
     )
 

@@ -199,7 +199,7 @@ def serve(grid: Grid, context: Context) -> None:
     from rich.console import Console
 
     from fedbraid import cli_show
-    from fedbraid.cli_input import load_strands
+    from fedbraid.cli_input import load_network, load_strands
     from fedbraid.config import from_dict
     from fedbraid.files import write_json
 
@@ -222,6 +222,7 @@ def serve(grid: Grid, context: Context) -> None:
                     on_round=on_round,
                     data_dir=Path(settings.data_dir) if settings.data_dir else None,
                     own=load_strands(settings.strands),
+                    network=load_network(settings.network),
                     secure=settings.secure,
                     verify=_verifier(names) if settings.secure else None,
                 )
@@ -310,7 +311,7 @@ client.query("name")(tell_name)
 
 
 def node_of(settings: NodeSettings) -> Any:
-    from fedbraid.cli_input import load_strands
+    from fedbraid.cli_input import load_network, load_strands
 
     data_dir = Path(settings.data_dir) if settings.data_dir else None
     keys = Path(settings.keys) if settings.keys else None
@@ -319,6 +320,7 @@ def node_of(settings: NodeSettings) -> Any:
         settings.name,
         named("fedbraid.federation.holding:Named").of(settings.holds, settings.part, data_dir),
         own=load_strands(settings.strands),
+        network=load_network(settings.network),
         device=settings.device,
         identity=named("fedbraid.federation.identity:Identity").of(keys) if keys else None,
         secure=settings.secure,

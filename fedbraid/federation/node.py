@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fedbraid import methods
+from fedbraid import methods, models
 from fedbraid.config import Config, from_dict, optimizer_of
+from fedbraid.core.code import own_code
 from fedbraid.core.local import LocalJob
 from fedbraid.core.model import Model
 from fedbraid.core.round import Job
@@ -31,7 +32,7 @@ from fedbraid.engines.local import Local
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
 from fedbraid.evaluation import evaluate
-from fedbraid.experiment import network_of, ready, setup_of
+from fedbraid.experiment import Given, network_of, ready, setup_of
 from fedbraid.federation.facts import Facts, OwnMatter
 from fedbraid.federation.holding import Held, Holding
 from fedbraid.federation.home import At, Home
@@ -48,7 +49,7 @@ MOST = 1 << 31
 
 
 class Node:
-    """A client. `data` are its samples, `own` the strands beyond FedBraid's that it knows.
+    """A client. `data` are its samples, `own` the strands and `network` the network beyond FedBraid's that it knows.
 
     With an `identity` it signs its keys of secure sums, and takes part in those only where everybody does. A `secure`
     one takes part only where the server learns models as sums over clients.
@@ -61,12 +62,13 @@ class Node:
         data: Holding,
         *,
         own: Sequence[type[Strand]] = (),
+        network: models.Own | None = None,
         device: str = "auto",
         most: int = MOST,
         identity: Identity | None = None,
         secure: bool = False,
     ) -> None:
-        self.identity, self.secure = identity, secure
+        self.identity, self.secure, self.network = identity, secure, network
         self.home, self.name, self.data, self.own, self.device, self.most = home, name, data, own, device, most
 
     def answer(self, letter: bytes) -> bytes:
@@ -92,6 +94,12 @@ class Node:
     def _hello(self, home: Home, content: bytes, letter: Letter) -> bytes:
         """Finds out whether everything fits before there is anything to do."""
         desk = self._desk(letter)
+        told = letter.told.get("code")
+        for name, code in desk.own_code.items():
+            if isinstance(told, dict) and told.get(name, code) != code:
+                log.warning(
+                    "the code of %s here is not the server's; clients with different code train differently", name
+                )
         home.keep_hello(content)
         told = {"to": mark(content), "samples": int(desk.clients.sizes[0]), "tests": len(desk.held.tests)}
         return Letter("answer", letter.run, letter.round, told).written()
@@ -188,7 +196,9 @@ class Node:
             held = self.data.load()
         except UserError as error:
             raise OwnMatter(str(error), "its data cannot be read") from error
-        desk = _desk(config, Facts.read(facts), hello, held, self.own)
+        named = self.network is not None and models.name_of(self.network) == config.model.name
+        given = Given(model=self.network if named else None, strands=tuple(self.own))
+        desk = _desk(config, Facts.read(facts), hello, held, given)
         if self.secure and not desk.hidden >= MODEL:
             raise Refused("it takes part only where the server learns models as sums (serve --secure)")
         return desk
@@ -246,6 +256,10 @@ class Desk:
         return self.job.model
 
     @property
+    def own_code(self) -> dict[str, str]:
+        return own_code(self.job.chain, self.model.training)
+
+    @property
     def number(self) -> int:
         return self.clients.numbered([0])[0]
 
@@ -274,17 +288,19 @@ class Desk:
         )
 
 
-def _desk(config: Config, facts: Facts, hello: Letter, held: Held, own: Sequence[type[Strand]]) -> Desk:
+def _desk(config: Config, facts: Facts, hello: Letter, held: Held, given: Given) -> Desk:
     device, dtype = ready(config)
-    chain = methods.parse(config.method, config.strands, own)
+    chain = methods.parse(config.method, config.strands, given.strands)
     dataset = facts.fitted(held.dataset)
     clients = Clients.of(dataset, held.partition, dtype, device, config.augment).only([held.client])
     if facts.ranges:
         counts = np.bincount(ranges(clients.samples.labels, np.array(facts.ranges)), minlength=LABEL_RANGES)
         clients = replace(clients, label_counts=torch.as_tensor(counts)[None].to(clients.label_counts))
     clients = replace(clients, numbers=np.array([hello.count("client")]))
-    model = network_of(config, chain, dataset)
+    model = network_of(config, chain, dataset, given.model)
     setup = setup_of(config, model, dataset, clients, hello.count("population", 1))
+    if hello.told.get("network") != setup.layout.told:
+        raise Refused(f"the parameters of its network {config.model.name!r} have other names or shapes here")
     check_tensors(hello.tensors, {"model": setup.w, "buffers": setup.buffers})
     initial = {key: value.to(device) for key, value in hello.tensors.items()}
     setup = replace(setup, w=initial["model"], buffers=initial["buffers"])

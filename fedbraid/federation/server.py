@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fedbraid import models
 from fedbraid.config import Config
 from fedbraid.core.strand import Strand
 from fedbraid.execute import OnRound, Recording
+from fedbraid.experiment import Given
 from fedbraid.federation.assembly import assembled, resolved
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Patience
@@ -31,6 +33,7 @@ def conduct(
     on_round: OnRound | None = None,
     data_dir: Path | None = None,
     own: Sequence[type[Strand]] = (),
+    network: models.Own | None = None,
     secure: bool = False,
     bound: float = BOUND,
     threshold: int = 0,
@@ -40,7 +43,8 @@ def conduct(
 
     It begins once `min_clients` of them are there (0 = all), and a round counts if so many of those who were asked
     answer within `seconds` (0 = all). Otherwise it is tried again after a `pause`, `tries` times in all. `config` names
-    the data that the model is tested on; with `data.name="clients"` the clients test it on their own.
+    the data that the model is tested on; with `data.name="clients"` the clients test it on their own. `own` are strands
+    beyond FedBraid's and `network` is one, by the name that `config` has for it; clients need to have them too.
 
     With `secure` the server learns models, and what strands use as plain sums, only as sums over clients, whose numbers
     are at most `bound` in size; `threshold` clients of a round can unmask its sum (0 = the smallest majority).
@@ -50,8 +54,11 @@ def conduct(
     register = Register(directory.path / "federation.json", tuple(roster), secure)
     patience = Patience(min_clients, seconds, tries, pause)
     secrecy = Secrecy(bound, threshold, verify) if secure else None
-    federation = assembled(config, transport, register, patience, directory.states, data_dir, own, secrecy)
-    recording = Recording(federation, resolved(federation), directory)
+    given = Given(model=network, strands=tuple(own), data_dir=data_dir)
+    given = directory.as_begun(given) if resume else given
+    federation = assembled(config, transport, register, patience, directory.states, given, secrecy)
+    weights = federation.model.tensors if network is not None else None
+    recording = Recording(federation, resolved(federation, given), directory, weights)
     with recording.locked():
         recording.check(resume)
         register.open()

@@ -44,6 +44,7 @@ class ServerSettings(Settings):
     most: int = 2**30  # bytes of an answer
     data_dir: str | None = None
     strands: list[str] = field(default_factory=list)  # file.py:Class
+    network: str | None = None  # likewise
     conduct: str = "fedbraid.federation.server:conduct"
 
     @property
@@ -79,6 +80,7 @@ class NodeSettings(Settings):
     keys: str | None = None  # its folder of keys
     secure: bool = False  # takes part only where models are hidden from the server
     strands: list[str] = field(default_factory=list)
+    network: str | None = None
     node: str = "fedbraid.federation.flower:node_of"
 
     @property

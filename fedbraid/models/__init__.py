@@ -7,17 +7,19 @@ branches on data, and but for BatchNorm where it is asked for they keep no stati
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from fedbraid.errors import UserError
+from fedbraid.errors import UserError, first_line
 from fedbraid.models.convolutional import CNN, FEDAVG_CNN, LENET, TINY_CNN, cnn, fedavg_cnn, lenet, tiny_cnn
 from fedbraid.models.dense import Perceptron, logistic, mlp
+from fedbraid.models.last import last_layer, with_last_layer
 from fedbraid.models.outputs import Outputs
 from fedbraid.models.residual import resnet18, resnet20, resnet50
 from fedbraid.models.takes import Takes
@@ -25,9 +27,21 @@ from fedbraid.models.text import FILTER_WIDTHS, lstm, textcnn
 from fedbraid.models.transformer import vit_small, vit_tiny
 from fedbraid.registry import Entry, find, whole
 
-__all__ = ["Outputs", "Own", "build", "describe", "fitting", "made", "name_of", "names"]
+__all__ = [
+    "Outputs",
+    "Own",
+    "build",
+    "describe",
+    "find_network",
+    "fitting",
+    "last_layer",
+    "made",
+    "name_of",
+    "names",
+    "with_last_layer",
+]
 
-Own = nn.Module | Callable[[], nn.Module]
+Own = nn.Module | Callable[..., nn.Module]
 """A network that is brought along: itself, or what makes it."""
 
 
@@ -38,6 +52,7 @@ class Network(Entry[nn.Module]):
     takes: Takes
 
 
+OWN = "give a network of your own with --model FILE.py:CLASS (model=CLASS in Python)"
 FILES = {"vectors"}
 """Options that name files; the weights that a network begins with depend on them, and nothing else."""
 NUMBERS, IMAGES = Takes("numbers"), Takes("images")
@@ -101,7 +116,7 @@ def build(
     Weights are drawn from `seed` alone, from torch's default distribution where a network's paper states no other;
     torch's global generators stay as they were.
     """
-    entry = cast(Network, find("model", name, MODELS, options))
+    entry = find_network(name, options)
     sides = tuple(whole("each side of a sample's shape", side) for side in shape)
     classes, seed = whole("classes", classes), whole("seed", seed, 0)
     if not entry.takes.fits(sides, tokens):
@@ -112,22 +127,44 @@ def build(
     return _drawn(lambda: entry.make(sides, classes, **surroundings, **options), seed)
 
 
-def made(network: Own, seed: int) -> nn.Module:
+def find_network(name: str, options: Mapping[str, Any]) -> Network:
+    """The network called `name`, once it is known to take all of `options`."""
+    return cast(Network, find("model", name, MODELS, options, otherwise=OWN))
+
+
+def made(network: Own, seed: int, options: Mapping[str, Any]) -> nn.Module:
     """A network that is brought along: a module as it is, or what a class or a function makes of `seed`."""
-    if isinstance(network, nn.Module):
-        return network
+    if (name := name_of(network)) in names():
+        raise UserError(f"the name {name!r} is that of a network of FedBraid's; give yours another one")
+    module = network if isinstance(network, nn.Module) else _called(network, seed, options)
+    for name, layer in module.named_modules():
+        if any(map(is_lazy, (*layer.parameters(recurse=False), *layer.buffers(recurse=False)))):
+            raise UserError(
+                f"layer {name!r} ({type(layer).__name__}) has no weights before it is called; give its number of inputs"
+            )
+    return module
+
+
+def _called(network: Callable[..., nn.Module], seed: int, options: Mapping[str, Any]) -> nn.Module:
+    name = name_of(network)
     try:
         with suppress(ValueError):  # builtin ones may not tell what they take
-            inspect.signature(network).bind()
+            inspect.signature(network).bind(**options)
     except TypeError as error:
+        given = f"with {', '.join(options)}" if options else "without arguments"
         raise UserError(
-            f"model is called without arguments, and {name_of(network)} cannot be ({error}); give a function that "
-            "makes the network, such as lambda: Net(64)"
+            f"model is called {given}, and {name} cannot be ({error}); set its arguments as model.KEY=VALUE, or in "
+            "Python give a function that makes the network, such as lambda: Net(64)"
         ) from None
-    module = _drawn(network, seed)
+    try:
+        module = _drawn(lambda: network(**options), seed)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(f"{name} could not be called: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(module, nn.Module):
         raise UserError(
-            f"model is called to make the network, and {name_of(network)} gave {type(module).__name__}; "
+            f"model is called to make the network, and {name} gave {type(module).__name__}; "
             "it must return a torch module"
         )
     return module

@@ -9,6 +9,7 @@ from fedbraid.core.random import stream
 from fedbraid.core.strand import Client, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
+from fedbraid.models.last import CALLED
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,12 @@ class Creff(Strand):
         rng = stream(setup.seed, "creff features")
         features = torch.as_tensor(rng.normal(size=(setup.classes, self.per_class, setup.width))).to(setup.w)
         views = setup.layout.views(setup.w)
-        if "head.weight" not in views or "head.bias" not in views:
-            raise UserError("creff trains the network's last layer anew; it must be an nn.Linear called head")
-        return {"features": features, "weight": views["head.weight"].clone(), "bias": views["head.bias"].clone()}
+        weight, bias = (setup.of_last_layer(name) for name in ("weight", "bias"))
+        if weight not in views or bias not in views:
+            raise UserError(
+                f"creff trains the network's last layer anew; it must be an nn.Linear with a bias, {CALLED}"
+            )
+        return {"features": features, "weight": views[weight].clone(), "bias": views[bias].clone()}
 
     def send(self, r: Round) -> Tree:
         return {"weight": r.kept["weight"], "bias": r.kept["bias"]}
@@ -67,8 +71,8 @@ class Creff(Strand):
         return {"features": features, **self._head(features, r.rng)}
 
     def deploy(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
-        views = setup.layout.views(w) | {"head.weight": kept["weight"], "head.bias": kept["bias"]}
-        return setup.layout.flatten(views)
+        head = {setup.of_last_layer(name): kept[name] for name in ("weight", "bias")}
+        return setup.layout.flatten(setup.layout.views(w) | head)
 
     def _matched(self, features: Tensor, head: tuple[Tensor, Tensor], real: Tree, has: Tensor) -> Tensor:
         """Features whose gradients point as the real ones do; classes nobody has stay as they are."""

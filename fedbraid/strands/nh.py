@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
+from fedbraid.models.last import CALLED, last_layer
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,13 @@ class Nh(Strand):
         return ("replace the network's head",)
 
     def model(self, module: nn.Module) -> nn.Module:
-        head = getattr(module, "head", None)
-        if not isinstance(head, nn.Linear):
-            raise UserError("nh replaces the network's last layer; it must be an nn.Linear called head")
-        module.head = PrototypeHead(head, self.scale, self.train_scale)
+        name = last_layer(module)
+        head = dict(module.named_modules()).get(name)
+        if not isinstance(head, nn.Linear) or head is module:
+            raise UserError(
+                f"nh replaces the network's last layer; it must be an nn.Linear within the network, {CALLED}"
+            )
+        module.set_submodule(name, PrototypeHead(head, self.scale, self.train_scale))
         return module
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
@@ -45,10 +49,11 @@ class Nh(Strand):
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
         n = r.sum("n")[:, None]
-        old = r.setup.layout.views(r.w)["head.weight"]
+        weight = r.setup.of_last_layer("weight")
+        old = r.setup.layout.views(r.w)[weight]
         mean = F.normalize(r.sum("mean") / n.clamp(min=1), dim=-1)
         new = torch.where(n > 0, F.normalize(self.rho * old + (1 - self.rho) * mean, dim=-1), old)
-        span = r.setup.layout.span("head.weight")
+        span = r.setup.layout.span(weight)
         return torch.cat([delta[: span.start], (new - old).reshape(-1), delta[span.stop :]]), r.kept
 
 

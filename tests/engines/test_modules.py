@@ -200,12 +200,6 @@ def test_batchnorm_without_momentum_is_refused():
         federation(module=Dropping(nn.BatchNorm1d(4, momentum=None)))
 
 
-@pytest.mark.parametrize("kind", ["stack", "loop"])
-def test_a_network_that_returns_a_plain_tensor_is_told_what_to_return(kind):
-    with pytest.raises(UserError, match=r"the network returned Tensor; .*fedbraid\.Outputs\(logits, features\)"):
-        federation(module=nn.Linear(4, 3), engine={"kind": kind}).advance()
-
-
 def test_batchnorm_on_a_batch_of_one_sample_is_a_sentence():
     with pytest.raises(UserError, match="BatchNorm"):
         federation(module=Normed(), data=toy(SIZES)).advance()

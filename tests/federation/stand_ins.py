@@ -55,7 +55,9 @@ class Done(SimpleNamespace):
         (out / "report.html").write_text("done")
 
 
-def conduct(config, transport, roster, *, out, resume, min_clients, seconds, on_round, data_dir, own, secure, verify):
+def conduct(
+    config, transport, roster, *, out, resume, min_clients, seconds, on_round, data_dir, own, network, secure, verify
+):
     """Does what files tell it: `ask-1.json` has letters to exchange, `got-1.json` then has the answers, and so on.
 
     A resumed run goes on after the last answers.

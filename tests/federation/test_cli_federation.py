@@ -75,6 +75,8 @@ JOIN = "join", "localhost:8000", "--home", "home", "--data", "digits"
         (["serve", "--keys", "k"], "there is no file k/roster"),
         (["serve", "--insecure", "--clients", "2", "--set", "roundz=3"], "did you mean 'rounds'"),
         (["serve", "--insecure", "--clients", "2", "--strand", "none.py:X"], "there is no file none.py"),
+        (["serve", "--insecure", "--clients", "2", "--model", "none.py:X"], "there is no file none.py"),
+        (["serve", "--insecure", "--clients", "2", "--set", "model.name=Net"], "with --model FILE.py:CLASS"),
         ([*JOIN], "--keys, or --insecure"),
         ([*JOIN, "--insecure"], "say who you are: --name hospital-a"),
         ([*JOIN, "--insecure", "--name", "../a"], "a client's name has letters"),
@@ -82,6 +84,7 @@ JOIN = "join", "localhost:8000", "--home", "home", "--data", "digits"
         ([*JOIN, "--keys", "k", "--secure"], "there is no file k/roster"),
         ([*JOIN, "--insecure", "--name", "a", "--secure"], "--secure needs --keys"),
         ([*JOIN, "--insecure", "--name", "a", "--set", "rounds=3"], "the server says how to train"),
+        ([*JOIN, "--insecure", "--name", "a", "--model", "none.py:X"], "there is no file none.py"),
         ([*JOIN, "--insecure", "--name", "a", "--set", "data.pixelz=3"], "pixelz"),
         (["join", "localhost", *JOIN[2:], "--insecure", "--name", "a"], "HOST:PORT"),
         ([*JOIN[:-1], "none.npz", "--insecure", "--name", "a"], "there is no file none.npz"),
@@ -135,6 +138,16 @@ def test_a_server_is_told_what_to_do(fedbraid, keys, begun):
     assert (settings.resume, settings.min_clients, settings.seconds, settings.most) == (True, 1, 30.0, 5_000_000)
     assert settings.strands == [f"{Path('mine.py').resolve()}:Mine"]
     assert str(address) == "127.0.0.1:9000" and folder == (keys / "server").resolve()
+
+
+def test_both_sides_are_told_of_a_network_of_their_own(fedbraid, begun):
+    Path("net.py").write_text("from torch import nn\nclass Net(nn.Linear):\n    pass\n")
+    server = fedbraid("serve", "--insecure", "--clients", 2, "--model", "net.py:Net", "--set", "model.in_features=64")
+    client = fedbraid(*JOIN, "--insecure", "--name", "a", "--model", "net.py:Net")
+    assert server[0] == client[0] == 0, server[2] + client[2]
+    (serving, *_), (joining, *_) = begun
+    assert serving.network == joining.network == f"{Path('net.py').resolve()}:Net"
+    assert serving.config["model"] == {"name": "Net", "in_features": 64}
 
 
 def test_a_server_without_keys_says_so_loudly(fedbraid, begun):

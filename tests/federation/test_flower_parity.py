@@ -21,6 +21,7 @@ from test_composition import HYPER
 from test_composition import NAMES as STRANDS
 
 from fedbraid import api
+from fedbraid.cli_input import load_network
 from fedbraid.config import from_dict
 from fedbraid.federation.keys import make_keys
 from fedbraid.federation.processes import free_port
@@ -43,6 +44,14 @@ SET = [
     "local.batch=64",
     "engine.device=cpu",
 ]
+
+
+NET = """
+from torch import nn
+
+def net(hidden):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden[0]), nn.ReLU(), nn.Linear(hidden[0], 10))
+"""
 
 
 @dataclass
@@ -70,16 +79,19 @@ def joined(tmp_path_factory):
     place = tmp_path_factory.mktemp("hospitals")
     make_keys(place / "keys", ["127.0.0.1"], list(CLIENTS))
     hospitals = Hospitals(place, free_port(), Family(place))
+    (place / "net.py").write_text(NET)
     for name in CLIENTS:
-        hospitals.join(name)
+        hospitals.join(name, "--model", place / "net.py:net")  # where it is not asked for, it does not matter
     yield hospitals
     hospitals.family.end()
 
 
-def same(joined, method, tmp_path):
-    server = joined.serve(method, tmp_path / "run")
+def same(joined, method, tmp_path, network=None):
+    server = joined.serve(method, tmp_path / "run", *(("--model", network) if network else ()))
     assert server.wait(180) == 0, "\n".join(server.lines)
-    api.run(method, config=from_dict(SETTINGS), out=tmp_path / "here")
+    named = SETTINGS | ({"model": {"name": "net", "hidden": [8]}} if network else {})
+    brought = {"model": load_network(network)} if network else {}
+    api.run(method, config=from_dict(named), out=tmp_path / "here", **brought)
     alike(tmp_path)
     lines, ours = (
         [json.loads(line) for line in (tmp_path / run / "rounds.jsonl").read_text().splitlines()]
@@ -97,8 +109,9 @@ def alike(tmp_path):
         torch.testing.assert_close(there[name], value, rtol=0, atol=1e-5)
 
 
-def test_a_chain_with_state_on_clients_and_a_second_exchange(joined, tmp_path):
-    same(joined, "scaffold+rfedavg_plus+disco", tmp_path)
+def test_a_chain_with_state_on_clients_and_a_second_exchange_on_a_network_of_ones_own(joined, tmp_path):
+    """The network returns logits alone, and its argument comes from the server."""
+    same(joined, "scaffold+rfedavg_plus+disco", tmp_path, f"{joined.place}/net.py:net")
 
 
 @pytest.mark.slow

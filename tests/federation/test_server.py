@@ -613,7 +613,7 @@ def test_nobody_is_told_more_than_needed(file, tmp_path):
         question, back = read(letter, 1 << 30), read(answer, 1 << 30)
         assert str(tmp_path) not in json.dumps(question.told) and str(file) not in json.dumps(question.told)
         if question.kind == "hello":
-            assert set(question.told) == {"settings", "facts", "population", "client"}
+            assert set(question.told) == {"settings", "facts", "population", "network", "client"}
             assert not {"data", "partition", "save", "evaluate"} & set(question.told["settings"])
             assert set(back.told) == {"to", "samples", "tests"} and not back.tensors
             assert Facts.read(question.told["facts"]) == federation.facts

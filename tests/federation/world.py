@@ -103,7 +103,7 @@ def by_letter(
     transport = transport or InProcess(nodes(config, place / "homes"))
     patience = Patience(min_clients, seconds=1.0, tries=tries, pause=0.0)
     register = Register(place / "run" / "federation.json", NAMES, secure=secrecy is not None)
-    federation = assembled(config, transport, register, patience, place / "run" / "checkpoint", secrecy=secrecy)
+    federation = assembled(config, transport, register, patience, place / "run" / "checkpoint", Given(), secrecy)
     register.open()
     federation.gather()
     return federation
