@@ -122,5 +122,17 @@ class Tracking(Network):
         return self.norm(x.reshape(-1, 2, 2)).flatten(1)
 
 
-NETWORKS = {n.__name__: n for n in (Shortcut, Grouped, Attentive, Embedded, Picking, Tied)}
+class Masked(Network):
+    """Two layers of dropout, the first of which is used twice and known by two names."""
+
+    def __init__(self, rate: float = 0.4) -> None:
+        super().__init__(6)
+        self.drop = nn.Dropout(rate)
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), self.drop, nn.Linear(8, 6), nn.Dropout(rate))
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.layers(self.drop(x))
+
+
+NETWORKS = {n.__name__: n for n in (Shortcut, Grouped, Attentive, Embedded, Picking, Tied, Masked)}
 """Networks that the stack can run."""

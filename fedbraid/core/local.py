@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
+from fedbraid.core.dropout import DRAW
 from fedbraid.core.gradient import Objective
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer, clipped
@@ -123,7 +124,7 @@ class LocalJob:
 
         def objective(at: Tensor) -> tuple[Tensor, tuple[Outputs, Tensor]]:
             buffers = evaluations[-1][1][1] if evaluations else state["buffers"]  # every pass moves the statistics
-            out, after = self.model.learn(at, buffers, batch.x)
+            out, after = self.model.learn(at, buffers, batch.x, batch.draws.get(DRAW))
             logits = out.logits
             for s in chain.using("logits"):
                 logits = s.logits(logits, batch, client[s.name])

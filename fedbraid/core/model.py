@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedbraid.core.dropout import begin_pass, keys_of, planned, rate_of
 from fedbraid.core.gradient import gradient
 from fedbraid.core.vector import Layout
 from fedbraid.errors import UserError
@@ -33,19 +34,22 @@ class Model:
     frozen: Tensor | None = None  # [D] True for parameters that travel but are not trained (requires_grad=False)
     parts: Callable[[Layout, Tensor], dict[str, Tensor]] = Layout.views  # how a vector is taken apart for training
     tied: tuple[tuple[str, str], ...] = ()  # further places of tensors that lie in several, and these tensors' names
+    keys: tuple[str, ...] = ()  # of layers of dropout: where a step's key goes
 
     @staticmethod
     def of(module: nn.Module) -> Model:
         refuse_hidden_randomness(module)
         floats = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
         still = [torch.full((p.numel(),), not p.requires_grad) for p in module.parameters()]
+        training = planned(module).train()
         return Model(
-            training=copy.deepcopy(module).train(),
+            training=training,
             evaluating=copy.deepcopy(module).eval(),
             layout=Layout.of(dict(module.named_parameters())),
             buffers=Layout.of(floats),
             frozen=torch.cat(still) if any(s.any() for s in still) else None,
             tied=_tied(module),
+            keys=keys_of(training),
         )
 
     def initial(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -57,7 +61,7 @@ class Model:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and buffers that the network was made with, by name."""
-        return _tensors(self.training)
+        return _tensors(self.evaluating)
 
     def beginning_with(self, values: Mapping[str, Tensor]) -> Model:
         """The same network with other parameters and buffers of the same names, shapes and types."""
@@ -71,8 +75,9 @@ class Model:
                 )
         training, evaluating = (copy.deepcopy(m) for m in (self.training, self.evaluating))
         for module in (training, evaluating):
-            for name, tensor in _tensors(module).items():
-                tensor.copy_(values[name])
+            tensors = _tensors(module)
+            for name, value in values.items():
+                tensors[name].copy_(value)
         return replace(self, training=training, evaluating=evaluating)
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Model:
@@ -85,12 +90,16 @@ class Model:
         """Outputs in evaluation mode."""
         return self._called(self.evaluating, self.layout.views(w) | self.buffers.views(buffers), x)
 
-    def learn(self, w: Tensor, buffers: Tensor, x: Tensor) -> tuple[Outputs, Tensor]:
-        """Outputs in training mode, and the buffers afterwards."""
+    def learn(self, w: Tensor, buffers: Tensor, x: Tensor, key: Tensor | None = None) -> tuple[Outputs, Tensor]:
+        """Outputs in training mode, and the buffers afterwards. `key` has the masks of dropout."""
+        tensors = self.parts(self.layout, w)
+        if self.keys and key is not None:
+            begin_pass(self.training)
+            tensors = tensors | dict.fromkeys(self.keys, key)
         if not self.buffers.names:
-            return self._called(self.training, self.parts(self.layout, w), x), buffers
+            return self._called(self.training, tensors, x), buffers
         running = {name: b.clone() for name, b in self.buffers.views(buffers).items()}
-        out = self._called(self.training, self.parts(self.layout, w) | running, x)
+        out = self._called(self.training, tensors | running, x)
         return out, self.buffers.flatten(running)
 
     def _called(self, module: nn.Module, tensors: dict[str, Tensor], x: Tensor) -> Outputs:
@@ -126,10 +135,10 @@ def refuse_hidden_randomness(module: nn.Module) -> None:
     """Layers that draw from torch's global generator would make a result depend on who trained before."""
     for name, layer in module.named_modules():
         rate = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
-        if isinstance(layer, nn.RReLU) or (isinstance(rate, float | int) and rate > 0):
+        if isinstance(layer, nn.RReLU) or (isinstance(rate, float | int) and rate > 0 and not rate_of(layer)):
             raise UserError(
                 f"layer {name or type(layer).__name__!r} ({type(layer).__name__}) draws from torch's global generator, "
-                "so seeds would not reproduce; set its rate to 0 or leave it out"
+                "so seeds would not reproduce; set its rate to 0, or have an nn.Dropout instead"
             )
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
             raise UserError(
@@ -151,8 +160,8 @@ def refuse_random_outputs(model: Model, x: Tensor) -> None:
     once, again = seen
     if not torch.allclose(once, again, rtol=0, atol=0, equal_nan=True):
         raise UserError(
-            "the network's outputs differ from call to call: it draws from torch's global generator (dropout?), "
-            "so seeds would not reproduce; leave that out"
+            "the network's outputs differ from call to call: it draws from torch's global generator "
+            "(functional dropout?), so seeds would not reproduce; have an nn.Dropout, or leave it out"
         )
 
 

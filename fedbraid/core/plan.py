@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedbraid.core.augment import Augment
 from fedbraid.core.chain import Chain
+from fedbraid.core.dropout import draw
 from fedbraid.core.random import stream
 from fedbraid.errors import UserError
 
@@ -48,7 +49,7 @@ class Plan:
     positions: Ints  # [steps, batch], into the client's own samples
     counts: Ints  # [steps]
     first: NDArray[np.bool_]  # [steps] whether the step begins a local epoch
-    draws: dict[str, np.ndarray] = field(default_factory=dict)  # "strand.name" or "images: name": [steps, ...]
+    draws: dict[str, np.ndarray] = field(default_factory=dict)  # "strand.name", "images: name" …: [steps, ...]
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -68,6 +69,7 @@ def make_plan(
     round: int,
     client: int,
     augment: Augment = AS_THEY_ARE,
+    dropout: bool = False,
 ) -> Plan:
     """The plan of one client; `width` is the batch axis, at least as long as any batch."""
     rng = stream(seed, "local", round=round, client=client)
@@ -93,6 +95,8 @@ def make_plan(
     draws: dict[str, np.ndarray] = {}
     if augment.active:
         draws |= augment.draw(stream(seed, "images", round=round, client=client), steps, width)
+    if dropout:
+        draws |= draw(stream(seed, "network", round=round, client=client), steps)
     for strand in chain.using("draw"):
         own = stream(seed, f"local/{strand.name}", round=round, client=client)
         draws |= {f"{strand.name}.{key}": value for key, value in strand.draw(own, counts, width).items()}

@@ -14,8 +14,12 @@ from fedbraid.engines.c_reductions import REDUCTIONS
 
 POINTWISE = {
     "abs": "fabs{f}({self})",
+    "__rshift__": "{self} >> {other}",
     "addcdiv": "{self} + {value} * {tensor1} / {tensor2}",
     "addcmul": "{self} + {value} * {tensor1} * {tensor2}",
+    "bitwise_and": "{self} & {other}",
+    "bitwise_or": "{self} | {other}",
+    "bitwise_xor": "{self} ^ {other}",
     "clamp_max": "{self} > {max} ? {max} : {self}",
     "clamp_min": "{self} < {min} ? {min} : {self}",
     "div": "{self} / {other}",
@@ -119,7 +123,8 @@ OPERATIONS: dict[str, Operation] = {
     **{name: _filled(1) for name in ("ones", "ones_like", "new_ones")},
     **{name: _filled("fill_value") for name in ("full", "full_like", "new_full")},
     **dict.fromkeys(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"), _nothing),
-    **{f"{kind}_{name}": _logic(template) for kind in ("logical", "bitwise") for name, template in LOGIC.items()},
+    **{f"logical_{name}": _logic(template) for name, template in LOGIC.items()},
+    "bitwise_not": _logic(LOGIC["not"]),
     **dict.fromkeys(("_to_copy", "clone", "copy"), _copied),
     "fill": _filled("value"),
     "scalar_tensor": _filled("s"),

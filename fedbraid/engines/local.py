@@ -178,6 +178,7 @@ class Local:
             round=round,
             client=self.clients.numbered([client])[0],
             augment=self.clients.samples.augment,
+            dropout=bool(self.job.model.keys),
         )
 
     def _train(self, given: Given, part: Part, meanwhile: Callable[[], None]) -> tuple[Tree, dict[str, Tree], Work]:

@@ -168,7 +168,6 @@ class Dropping(Network):
 @pytest.mark.parametrize(
     "module",
     [
-        Dropping(nn.Dropout(0.5)),
         Dropping(nn.Sequential(nn.Linear(4, 4), nn.AlphaDropout(0.1))),
         Dropping(nn.RReLU()),
         Recurrent(dropout=0.3),
