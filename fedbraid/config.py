@@ -67,8 +67,8 @@ class OptimizerConfig(Named):
 class Sampling:
     """Who takes part in a round."""
 
-    scheme: Literal["fixed", "bernoulli"] = "fixed"
-    clients: int = 0  # fixed: so many in every round; 0 = everybody
+    scheme: Literal["fixed", "by_size", "bernoulli"] = "fixed"
+    clients: int = 0  # fixed, by_size: so many in every round; 0 = everybody
     rate: float = 0.1  # bernoulli: each takes part with this probability, at least one does
     dropout: float = 0.0  # each is lost in the middle of its round with this probability
     late: float = 0.0  # share of the clients that are not there from the beginning …
@@ -93,12 +93,14 @@ class Sampling:
     def _unheard(self) -> str | None:
         """A setting that another one keeps from having any effect."""
         given = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
-        if self.scheme == "fixed" and "rate" in given:
+        if self.scheme != "bernoulli" and "rate" in given:
             return (
                 f"sampling.rate={self.rate} is for sampling.scheme=bernoulli; set that too, or sampling.clients instead"
             )
         if self.scheme == "bernoulli" and "clients" in given:
             return f"sampling.clients={self.clients} is for sampling.scheme=fixed; beside bernoulli set sampling.rate"
+        if self.scheme == "by_size" and "clients" not in given:
+            return "sampling.scheme=by_size draws some of the clients; say how many by sampling.clients"
         if not self.late and given & {"late_from", "late_by"}:
             return (
                 "sampling.late_from and sampling.late_by tell when late clients join; set their share sampling.late too"

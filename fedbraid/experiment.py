@@ -231,7 +231,7 @@ def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, p
     w, buffers = model.initial(samples.dtype, samples.x.device)
     with torch.no_grad():
         width = model.predict(w, buffers, samples.inputs(clients.order[:2])).features.shape[-1]
-    fixed = (sampling.clients or population) if sampling.scheme == "fixed" else None
+    fixed = None if sampling.scheme == "bernoulli" else sampling.clients or population
     bins = clients.label_counts.shape[1]
     return Setup(
         w,
@@ -291,7 +291,7 @@ def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
 
 def check_needs(config: Config, chain: Chain) -> None:
     """What a chain needs of the rounds it is put into."""
-    if "fixed cohort" in chain.needs and config.sampling.scheme != "fixed":
+    if "fixed cohort" in chain.needs and config.sampling.scheme == "bernoulli":
         raise UserError(
             f"{_who(chain, 'fixed cohort')} needs the same number of clients in every round, "
             "but sampling.scheme is 'bernoulli'; set sampling.scheme=fixed"

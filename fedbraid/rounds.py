@@ -248,6 +248,8 @@ class Federation(ABC):
         present = np.flatnonzero(arrivals(self.config, self.setup.population) <= place)
         if s.scheme == "fixed":
             who = sampling.fixed(len(present), s.clients or len(present), seed=seed, round=place)
+        elif s.scheme == "by_size":
+            who = sampling.by_size(self.sizes[present], s.clients, seed=seed, round=place)
         else:
             who = sampling.bernoulli(len(present), s.rate, seed=seed, round=place)
         ids = present[who]

@@ -54,6 +54,7 @@ CONFIGS = table(
     schedule=table(warmup=st.integers(0, 99))
     | st.fixed_dictionaries({"shape": st.just("step"), "milestones": st.just([2, 5]), "gamma": st.floats(0.1, 9.0)}),
     sampling=table(clients=st.integers(0, 99))
+    | st.fixed_dictionaries({"scheme": st.just("by_size"), "clients": COUNTS})
     | st.fixed_dictionaries({"scheme": st.just("bernoulli"), "rate": st.floats(1e-9, 1.0)}),
     local=table(batch=st.integers(0, 99), epochs=st.integers(1, MOST), drop_last=st.booleans()),
     evaluate=table(every=COUNTS, model=st.sampled_from(["server", "cohort"]), target=st.floats(0, 0.99)),
@@ -150,6 +151,8 @@ def test_a_table_is_not_a_value(key, value):
         ({"sampling": {"rate": 0.0}}, "sampling.rate must lie in (0, 1]"),
         ({"sampling": {"rate": 0.3}}, "sampling.rate=0.3 is for sampling.scheme=bernoulli"),
         ({"sampling": {"scheme": "bernoulli", "clients": 5}}, "sampling.clients=5 is for sampling.scheme=fixed"),
+        ({"sampling": {"scheme": "by_size", "clients": 5, "rate": 0.3}}, "sampling.rate=0.3 is for"),
+        ({"sampling": {"scheme": "by_size"}}, "say how many by sampling.clients"),
         ({"sampling": {"late_from": 3}}, "set their share sampling.late too"),
         ({"sampling": {"rate": math.nan}}, "sampling.rate must lie in (0, 1]"),
         ({"evaluate": {"target": 90}}, "evaluate.target is a share such as 0.9"),

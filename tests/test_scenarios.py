@@ -295,3 +295,19 @@ def test_a_round_too_large_for_memory_is_refused_with_what_fits(monkeypatch):
 def test_plans_that_cannot_be_held_are_refused():
     with pytest.raises(UserError, match="1,000,000,000 epochs or steps in a round; at most 1,000,000"):
         federation("fedavg", local={"steps": 10**9})
+
+
+def lines_of(experiment, rounds):
+    return [experiment.advance() for _ in range(rounds)]
+
+
+def test_by_size_larger_clients_come_more_often_and_late_ones_once_they_are_there():
+    """Sizes are 5, 1, 12, 7, 3, 9; FedSkip takes it, since as many come in every round."""
+    rounds = 60
+    e = federation("skip", sampling={"scheme": "by_size", "clients": 2}, rounds=rounds)
+    came = np.bincount([k for line in lines_of(e, rounds) for k in line["client_ids"]], minlength=6)
+    assert came.sum() == 2 * rounds and came[2] > came[3] > came[1]
+    late = {"scheme": "by_size", "clients": 2, "late": 0.5, "late_from": 3, "late_by": 3}
+    e = federation(sampling=late, rounds=rounds)
+    first, *others = (set(line["client_ids"]) for line in lines_of(e, rounds))
+    assert len(first | others[0]) <= 3 and set().union(*others) == set(range(6))

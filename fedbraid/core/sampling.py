@@ -17,6 +17,14 @@ def fixed(population: int, clients: int, *, seed: int, round: int) -> Ints:
     return np.sort(stream(seed, "sampling", round=round).choice(population, clients, replace=False))
 
 
+def by_size(sizes: Ints, clients: int, *, seed: int, round: int) -> Ints:
+    """`clients` (or all, if they are fewer) one after the other, each with a chance by its size among those left."""
+    if clients >= len(sizes):
+        return np.arange(len(sizes))
+    rng = stream(seed, "sampling", round=round)
+    return np.sort(rng.choice(len(sizes), clients, replace=False, p=sizes / sizes.sum()))
+
+
 def bernoulli(population: int, rate: float, *, seed: int, round: int) -> Ints:
     """Everybody with probability `rate`, given that somebody comes.
 

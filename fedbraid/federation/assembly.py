@@ -208,6 +208,11 @@ def _check_rounds(config: Config, patience: Patience, population: int) -> None:
     for key, value in simulated.items():
         if value:
             raise UserError(f"{key} plays clients that are lost or late; a federation has real ones, so leave it out")
+    if config.sampling.scheme == "by_size":
+        raise UserError(
+            "sampling.scheme=by_size needs to know how many samples every client has before the first round, which "
+            "clients tell when they come; set sampling.scheme=fixed"
+        )
     for key, value in told.items():
         if value:
             raise UserError(f"{key} needs to know clients' labels, which stay with them; leave it out")

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbraid.core.sampling import bernoulli, fixed
+from fedbraid.core.sampling import bernoulli, by_size, fixed
 
 KEYS = st.fixed_dictionaries({"seed": st.integers(0, 2**40), "round": st.integers(0, 10_000)})
 
@@ -19,6 +19,24 @@ def test_fixed_takes_so_many_without_replacement_in_order(population, data, key)
     assert len(ids) == clients
     assert (np.diff(ids) > 0).all() and ids[0] >= 0 and ids[-1] < population
     assert np.array_equal(ids, fixed(population, clients, **key))
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=100), st.data(), KEYS)
+def test_by_size_takes_so_many_without_replacement_in_order(sizes, data, key):
+    clients = data.draw(st.integers(1, len(sizes)))
+    ids = by_size(np.array(sizes), clients, **key)
+    assert len(ids) == clients
+    assert (np.diff(ids) > 0).all() and ids[0] >= 0 and ids[-1] < len(sizes)
+    assert np.array_equal(ids, by_size(np.array(sizes), clients, **key))
+
+
+def test_by_size_draws_one_after_the_other_by_what_is_left():
+    sizes, draws = np.array([1, 2, 5, 12]), 6000
+    seen = Counter(tuple(by_size(sizes, 2, seed=1, round=t).tolist()) for t in range(draws))
+    share = sizes / sizes.sum()
+    for a, b in combinations(range(4), 2):
+        expected = share[a] * share[b] / (1 - share[a]) + share[b] * share[a] / (1 - share[b])
+        assert abs(seen[a, b] / draws - expected) < 4 * (expected * (1 - expected) / draws) ** 0.5
 
 
 @given(st.integers(1, 200), st.floats(0.005, 1.0), KEYS)

@@ -521,6 +521,7 @@ def test_scores_that_cannot_be_are_left_out(told, reason, file, tmp_path, caplog
     ("settings", "reason"),
     [
         ({"sampling": {"dropout": 0.5}}, "sampling.dropout plays"),
+        ({"sampling": {"scheme": "by_size", "clients": 2}}, "which clients tell when they come"),
         ({"sampling": {"late": 0.5}}, "sampling.late plays"),
         ({"evaluate": {"per_client": True}}, "evaluate.per_client needs"),
         ({"evaluate": {"groups": True}}, "evaluate.groups needs"),
