@@ -17,6 +17,9 @@ from fedbraid.data.partitions import parse_partition
 from fedbraid.errors import UserError, unknown
 from fedbraid.models import Own, name_of
 
+OWN = "_fedbraid_own"
+"""Marks modules that were loaded from a user's file."""
+
 
 def resolved(
     file: Path | None,
@@ -127,9 +130,20 @@ def _loaded(kind: str, place: str) -> tuple[str, str, dict[str, Any]]:
     if spec is None or spec.loader is None:
         raise UserError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    if _is_taken(path.stem):
+        raise UserError(f"{file} would hide the module {path.stem}, which others use; give it another name")
+    setattr(module, OWN, True)
     sys.modules[path.stem] = module  # so that its dataclasses pickle
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.append(folder)  # where the files are that it imports, as for a script
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[path.stem]
         raise UserError(f"{file} could not be loaded: {type(error).__name__}: {error}") from error
     return file, name, vars(module)
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a module of this name was imported by others."""
+    return name in sys.modules and not hasattr(sys.modules[name], OWN)

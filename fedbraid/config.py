@@ -16,7 +16,7 @@ import tomli_w
 from cattrs.gen import make_dict_structure_fn
 
 from fedbraid.core.augment import Augment
-from fedbraid.core.numbers import FINITE, LARGEST, is_finite
+from fedbraid.core.numbers import FINITE, LARGEST, SMALLEST, is_finite
 from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
 from fedbraid.core.plan import LocalWork
 from fedbraid.core.schedule import Schedule
@@ -123,6 +123,8 @@ class Evaluation:
         for name in self.metrics:
             if name not in METRICS:
                 raise unknown("metric of evaluate.metrics", name, METRICS)
+            if self.metrics.count(name) > 1:
+                raise UserError(f"evaluate.metrics has {name} twice; name it once")
 
 
 @dataclass(frozen=True)
@@ -348,8 +350,11 @@ def optimizer_of(config: Config) -> Optimizer:
             )
     optimizer = made(**options)
     for key in ("lr", "decay"):
-        if getattr(optimizer, key) == 0:
-            raise UserError(f"optimizer.{key} is 0, so nothing would be learned; give a number above 0")
+        if getattr(optimizer, key) < SMALLEST:
+            raise UserError(
+                f"optimizer.{key} is {getattr(optimizer, key):g}, so nothing would be learned; give a number above "
+                f"{SMALLEST:.2g}"
+            )
     _check_rates(optimizer, config)
     return optimizer
 
@@ -359,9 +364,10 @@ def _check_rates(optimizer: Optimizer, config: Config) -> None:
     if "schedule.shape" not in config.varied and config.schedule.unheard:  # else a run beside it may hear it
         raise UserError(config.schedule.unheard)
     config.schedule.check(config.rounds)
+    steps = [m for m in config.schedule.milestones if m < config.rounds] if config.schedule.shape == "step" else []
     growing = {
         "optimizer.decay": (optimizer.decay, config.rounds - 1),
-        "schedule.gamma": (config.schedule.gamma, len(config.schedule.milestones) * (config.schedule.shape == "step")),
+        "schedule.gamma": (config.schedule.gamma, len(steps)),
     }
     by = {key: times * math.log(max(1.0, factor)) for key, (factor, times) in growing.items()}
     if math.log(optimizer.lr) + sum(by.values()) > math.log(LARGEST):

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from fedbraid import calibration, data, methods, models
 from fedbraid.analyses.catalogue import watches
 from fedbraid.analyses.watch import Scored, of_scored
-from fedbraid.config import Config, optimizer_of
+from fedbraid.config import Config, ModelConfig, optimizer_of
 from fedbraid.core.chain import Chain
 from fedbraid.core.local import LocalJob
-from fedbraid.core.model import Model, refuse_random_outputs
+from fedbraid.core.model import Model, refuse_other_tensors, refuse_random_outputs
 from fedbraid.core.round import begin
 from fedbraid.core.strand import Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition, Split, check_dataset, check_partition
@@ -203,6 +203,7 @@ def ready(config: Config) -> tuple[torch.device, torch.dtype]:
 def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own | None = None) -> Model:
     """The network for samples such as the data set's, as the chain's strands want it."""
     if own is not None:
+        check_named(config, own)
         module = _tried(models.made(own, config.seed, config.model.options), config, dataset)
     else:
         module = models.build(
@@ -216,12 +217,24 @@ def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own |
     return Model.of(altered(module, chain)).to(getattr(torch, config.engine.dtype), device_of(config.engine.device))
 
 
+def check_named(config: Config, own: models.Own) -> None:
+    """That settings do not ask for another network than the one that was brought along."""
+    asked, name = config.model.name, models.name_of(own)
+    if "model.name" in config.varied or asked not in (ModelConfig.name, name):
+        raise UserError(f"model.name={asked}, but the network was given: {name}; leave out one of the two")
+
+
 def _tried(module: nn.Module, config: Config, dataset: Dataset) -> nn.Module:
-    """A network that was brought along, once it is known what it returns."""
+    """A network that was brought along, once it is known what it returns and with which weights it computes."""
     dtype, one = getattr(torch, config.engine.dtype), Split(dataset.train.x[:1], dataset.train.y[:1])
     samples = Samples.of(dataset, one, dtype, device_of(config.engine.device))
+    x = _first_twice(samples)
     with _taking(samples, dataset):
-        return models.with_last_layer(module, _first_twice(samples), dtype)
+        module = models.with_last_layer(module, x, dtype)
+        model = Model.of(module).to(dtype, x.device)
+        refuse_random_outputs(model, x)
+        refuse_other_tensors(model, x)
+    return module
 
 
 def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, population: int) -> Setup:

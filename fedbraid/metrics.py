@@ -152,11 +152,11 @@ def _mean_where(known: Tensor, values: Tensor) -> Tensor:
 
 
 def _one_against_rest(answers: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """[k, samples] the probabilities of each class and whose it is; of two classes the second one's alone."""
-    probabilities = answers.double().softmax(-1).T.contiguous()
-    own = y == torch.arange(len(probabilities), device=y.device)[:, None]
-    first = 1 if len(probabilities) == 2 else 0
-    return probabilities[first:], own[first:]
+    """[k, samples] the probabilities of each class and whose it is; of two classes the second one's log odds alone."""
+    own = y == torch.arange(answers.shape[-1], device=y.device)[:, None]
+    if len(own) == 2:  # the order is that of probabilities, which would all be 1 where it is sure
+        return (answers[:, 1].double() - answers[:, 0])[None], own[1:]
+    return answers.double().softmax(-1).T.contiguous(), own
 
 
 def _in_order(scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -294,6 +294,7 @@ def test_the_optimizer_is_made_of_its_options():
         ({"lr": 10**400}, "optimizer.lr must be at least 0 and finite in float32"),
         ({"weight_decay": 1e40}, "optimizer.weight_decay must be at least 0 and finite in float32"),
         ({"momentum": 1e39}, "optimizer.momentum must be at least 0 and below 1"),
+        ({"lr": 1e-50}, "optimizer.lr is 1e-50, so nothing would be learned; give a number above 1.2e-38"),
         ({"decay": 1e20}, "in 30 rounds optimizer.decay=1e+20 makes the learning rate larger than float32 holds"),
         ({"lr": math.nan}, "optimizer.lr must be at least 0 and finite"),
         ({"lr": math.inf}, "optimizer.lr must be at least 0 and finite"),

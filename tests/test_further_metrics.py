@@ -18,6 +18,8 @@ from sklearn.calibration import calibration_curve
 
 import fedbraid as fb
 from fedbraid import cli_show
+from fedbraid.config import from_dict
+from fedbraid.errors import UserError
 from fedbraid.metrics import BINS, METRICS, measured
 from fedbraid.runs import RunDirectory
 
@@ -48,8 +50,8 @@ def answered(draw):
 def mean_over_tested(answers, y, of, enough):
     """A binary metric of scikit-learn's: of class 1, or one class against the rest and the mean over classes."""
     p = probabilities(answers)
-    classes = [1] if p.shape[1] == 2 else range(p.shape[1])
-    values = [of(y == c, p[:, c]) for c in classes if enough(y == c)]
+    scores = {1: answers[:, 1] - answers[:, 0]} if p.shape[1] == 2 else dict(enumerate(p.T))
+    values = [of(y == c, score) for c, score in scores.items() if enough(y == c)]
     return np.mean(values) if values else math.nan
 
 
@@ -239,3 +241,14 @@ def test_a_gpu_has_the_same_and_is_not_waited_for():
     expected = measured(CLASSIFICATION, answers, y), measured(REGRESSION, answers[:, :1], answers[:, 1])
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one.cpu(), other, atol=1e-6)
+
+
+def test_of_two_classes_sure_answers_keep_their_order():
+    """Probabilities would all be 1, and tie."""
+    answers, y = np.array([[0.0, 40], [0, 50], [0, 60], [0, 38]]), np.array([0, 1, 1, 0])
+    assert value("auroc", answers, y) == value("auprc", answers, y) == 1.0
+
+
+def test_a_metric_is_named_once():
+    with pytest.raises(UserError, match=r"evaluate\.metrics has auroc twice"):
+        from_dict({"evaluate": {"metrics": ["auroc", "auroc"]}})

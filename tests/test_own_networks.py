@@ -195,3 +195,23 @@ def test_a_mistake_is_one_sentence(net, network, sentence):
 def test_arguments_that_it_does_not_take_are_refused(net):
     code, _, err = net("run", *BY, "--set", "model.depth=3")
     assert code == 2 and "model is called with width, depth, and Net cannot be (got an unexpected" in err
+
+
+def test_it_may_import_the_files_beside_it(net):
+    Path("apart").mkdir()
+    for helper, file in (("layers_of_mine", "whole.py"), ("apart/parts_of_mine", "apart/rest.py")):
+        Path(f"{helper}.py").write_text("from torch import nn\n\nlast = nn.Linear\n")
+        imports = f"from torch import nn\nfrom {Path(helper).name} import last\n"
+        Path(file).write_text(f"{imports}\n\ndef made():\n    return nn.Sequential(nn.Flatten(), last(64, 10))\n")
+        assert net("run", "--model", f"{file}:made", "--set", "rounds=1")[0] == 0
+
+
+def test_a_file_that_would_hide_a_module_is_refused(net):
+    Path("torch.py").write_text(Path("net.py").read_text())
+    code, _, err = net("run", "--model", "torch.py:Net")
+    assert code == 2 and "torch.py would hide the module torch, which others use; give it another name" in err
+
+
+def test_another_network_is_not_asked_for_beside_it(net):
+    code, _, err = net("compare", "fedavg", *BY, "--vary", "model.name=mlp,Net")
+    assert code == 2 and "but the network was given: Net; leave out one of the two" in err

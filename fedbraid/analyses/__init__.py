@@ -29,22 +29,22 @@ AN_ANALYSIS = "an analysis; write a name such as drift, with options in brackets
 
 def analyze(
     run: str | PathLike[str] | Sequence[str | PathLike[str]],
-    what: Sequence[str],
+    what: str | Sequence[str],
     *,
     given: Given | None = None,
     device: str = "",
 ) -> list[Analysis]:
     """Analyses of a recorded run, or of several; nothing in their directories changes.
 
-    `what` are names, perhaps with options: `["drift", "features(clients=3)"]`. Those that look at one run are made of
-    each run in turn, those that look at several at once (cost, privacy) once of all of them. `given` is what the runs
-    were given beside their configuration: a data set, a network, strands of your own.
+    `what` is a name or several, perhaps with options: `["drift", "features(clients=3)"]`. Those that look at one run
+    are made of each run in turn, those that look at several at once (cost, privacy) once of all of them. `given` is
+    what the runs were given beside their configuration: a data set, a network, strands of your own.
     """
     from fedbraid.analyses.recorded import Recorded
     from fedbraid.experiment import Given
 
     places = [run] if isinstance(run, str | PathLike) else list(run)
-    wanted = [_found(text) for text in what]
+    wanted = [_found(text) for text in ([what] if isinstance(what, str) else what)]
     with ExitStack() as locks:
         runs = [Recorded(Path(place), given or Given(), device) for place in places]
         for one in runs:

@@ -14,60 +14,87 @@ from torch import Tensor, nn
 
 DRAW = "network: key"
 """What the plan calls a step's key; no strand can be called so."""
-KINDS: dict[type[nn.Module], int] = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
-"""The layers that there are, and how many of their inputs' last axes are left out as one."""
 
 WORD = 0xFFFFFFFF
 APART = 0x9E3779B1, 0x85EBCA6B
 """Between the keys of two layers, and of two calls of a layer: odd, with bits everywhere."""
 
 
-class Dropout(nn.Module):
-    """Leaves numbers out with probability `rate`, and makes the others larger by as much."""
+class Planned(nn.modules.dropout._DropoutNd):
+    """Leaves numbers out with probability `p`, and makes the others larger by as much."""
 
     key: Tensor
+    unbatched: int = 0  # axes of an input that torch takes for a single sample's
 
-    def __init__(self, rate: float, together: int, number: int) -> None:
-        super().__init__()
-        self.rate, self.together, self.number = rate, together, number
+    def __init__(self, p: float, inplace: bool, number: int) -> None:
+        super().__init__(p, inplace)
+        self.number = number
         self.calls = 0  # in this forward pass: a layer that is used twice has two masks
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        axes = x.shape[: x.dim() - self.together]
+        if not self.training:
+            return x
         key = _stirred((self.key + self.number * APART[0] + self.calls * APART[1]) & WORD)
         self.calls += 1
-        words = _stirred(_stirred(torch.arange(axes.numel(), device=x.device)) ^ key)
-        kept = (words >= self.rate * 2**32).reshape(*axes, *(1,) * self.together)
-        return torch.where(kept, x / (1 - self.rate), 0.0) if self.rate < 1 else torch.zeros_like(x)
+        own = self.own_axes(x.dim())
+        words = _stirred(_stirred(torch.arange(x.shape[:own].numel(), device=x.device)) ^ key)
+        kept = (words >= self.p * 2**32).reshape(*x.shape[:own], *(1,) * (x.dim() - own))
+        out = torch.where(kept, x / (1 - self.p), 0.0) if self.p < 1 else torch.zeros_like(x)
+        return x.copy_(out) if self.inplace else out
 
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}, together={self.together}"
+    def own_axes(self, axes: int) -> int:
+        """How many of the first axes have a mask of their own: samples and channels, the others go as a whole."""
+        return 1 if axes == self.unbatched else min(axes, 2)
+
+
+class Dropout(Planned, nn.Dropout):
+    def own_axes(self, axes: int) -> int:
+        return axes
+
+
+class Dropout1d(Planned, nn.Dropout1d):
+    unbatched = 2
+
+
+class Dropout2d(Planned, nn.Dropout2d):
+    pass
+
+
+class Dropout3d(Planned, nn.Dropout3d):
+    unbatched = 4
+
+
+KINDS: dict[type[nn.Module], type[Planned]] = {
+    nn.Dropout: Dropout,
+    nn.Dropout1d: Dropout1d,
+    nn.Dropout2d: Dropout2d,
+    nn.Dropout3d: Dropout3d,
+}
 
 
 def planned(module: nn.Module) -> nn.Module:
     """A copy whose layers of dropout take their masks from a key."""
-    module, made = copy.deepcopy(module), dict[nn.Module, Dropout]()
+    module, made = copy.deepcopy(module), dict[nn.Module, Planned]()
     for name, layer in list(module.named_modules(remove_duplicate=False)):
-        if rate := rate_of(layer):
-            mine = made.setdefault(layer, Dropout(rate, KINDS[type(layer)], len(made)))
-            module.set_submodule(name, mine)
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and can_be_planned(layer) and layer.p > 0:
+            mine = made.setdefault(layer, KINDS[type(layer)](layer.p, layer.inplace, len(made)))
+            module.set_submodule(name, mine.train(layer.training))
     return module
 
 
-def rate_of(layer: nn.Module) -> float:
-    """How much a layer leaves out, if it is one that can be planned."""
-    return layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) and type(layer) in KINDS else 0.0
+def can_be_planned(layer: nn.Module) -> bool:
+    return type(layer) in KINDS
 
 
 def keys_of(module: nn.Module) -> tuple[str, ...]:
-    return tuple(f"{name}.key" for name, layer in module.named_modules() if isinstance(layer, Dropout))
+    return tuple(f"{name}.key" for name, layer in module.named_modules() if isinstance(layer, Planned))
 
 
 def begin_pass(module: nn.Module) -> None:
     """The next call of each layer of dropout is its first one."""
     for layer in module.modules():
-        if isinstance(layer, Dropout):
+        if isinstance(layer, Planned):
             layer.calls = 0
 
 

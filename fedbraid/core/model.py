@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedbraid.core.dropout import begin_pass, keys_of, planned, rate_of
+from fedbraid.core.dropout import begin_pass, can_be_planned, keys_of, planned
 from fedbraid.core.gradient import gradient
 from fedbraid.core.vector import Layout
 from fedbraid.errors import UserError
@@ -134,8 +134,7 @@ def _own(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def refuse_hidden_randomness(module: nn.Module) -> None:
     """Layers that draw from torch's global generator would make a result depend on who trained before."""
     for name, layer in module.named_modules():
-        rate = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
-        if isinstance(layer, nn.RReLU) or (isinstance(rate, float | int) and rate > 0 and not rate_of(layer)):
+        if _draws(layer):
             raise UserError(
                 f"layer {name or type(layer).__name__!r} ({type(layer).__name__}) draws from torch's global generator, "
                 "so seeds would not reproduce; set its rate to 0, or have an nn.Dropout instead"
@@ -147,22 +146,62 @@ def refuse_hidden_randomness(module: nn.Module) -> None:
             )
 
 
+def _draws(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p > 0 and not can_be_planned(layer)
+    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
+        return layer.dropout > 0
+    return isinstance(layer, nn.RReLU)
+
+
 def refuse_random_outputs(model: Model, x: Tensor) -> None:
-    """A network whose outputs differ from call to call draws from torch's global generator somewhere."""
+    """A network that draws from torch's global generator somewhere, or whose outputs differ from call to call."""
     generators = [torch.default_generator, *([torch.cuda.default_generators[x.device.index]] if x.is_cuda else [])]
     with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        seen = []
-        for seed in (0, 1):
-            for generator in generators:  # torch.manual_seed would reseed all, and takes a millisecond without a GPU
-                generator.manual_seed(seed)
-            module = copy.deepcopy(model.training)
-            seen.append(outputs(module, partial(module, x)).logits)
-    once, again = seen
-    if not torch.allclose(once, again, rtol=0, atol=0, equal_nan=True):
+        for module, when in ((model.training, "training"), (model.evaluating, "evaluation")):
+            states = [generator.get_state() for generator in generators]
+            once, again = (outputs(m, partial(m, x)).logits for m in (copy.deepcopy(module), copy.deepcopy(module)))
+            draws = any(not torch.equal(s, g.get_state()) for s, g in zip(states, generators, strict=True))
+            if draws or not torch.allclose(once, again, rtol=0, atol=0, equal_nan=True):
+                raise UserError(
+                    f"in {when} the network draws from a generator that all share (functional dropout?), so seeds "
+                    "would not reproduce; have an nn.Dropout, or leave it out"
+                )
+
+
+def refuse_other_tensors(model: Model, x: Tensor) -> None:
+    """A network must compute with the weights that it is called with, and with these in the backward pass too."""
+    module = copy.deepcopy(model.training)
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not trained:
+        return
+    w, buffers = model.initial(next(iter(trained.values())).dtype, x.device)
+    w = w + 0.01 * torch.linspace(-1, 1, w.numel(), dtype=w.dtype, device=w.device)
+    views = model.layout.views(w)
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            p.copy_(views[name])
+    with torch.enable_grad():
+        begin_pass(module)
+        expected = _slopes(outputs(module, partial(module, x)).logits, [*trained.values()])
+        at = w.requires_grad_()
+        key = torch.zeros((), dtype=torch.int64, device=x.device)
+        (got,) = _slopes(model.learn(at, buffers, x, key)[0].logits, [at])
+    found = model.layout.views(got)
+    if any(not _near(found[name], slope) for name, slope in zip(trained, expected, strict=True)):
         raise UserError(
-            "the network's outputs differ from call to call: it draws from torch's global generator "
-            "(functional dropout?), so seeds would not reproduce; have an nn.Dropout, or leave it out"
+            "the network computes with other tensors than the weights that it is called with (activation "
+            "checkpointing? parameters that are also kept in a list?); leave that out"
         )
+
+
+def _slopes(logits: Tensor, at: Sequence[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(logits.square().sum(), at, allow_unused=True)
+    return [torch.zeros_like(t) if g is None else g for g, t in zip(found, at, strict=True)]
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() <= 1e-3 * other.abs().max() + 1e-6) or not bool(other.isfinite().all())
 
 
 def why_not_stacked(model: Model, x: Tensor) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-LARGEST = torch.finfo(torch.float32).max
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 FINITE = f"finite in float32 (at most {LARGEST:.2g})"
 
 

@@ -10,6 +10,7 @@ from jobs import training_job, uploads
 from networks import Network, Normed, Recurrent, Tied, Tracking
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 from fedbraid.core.chain import Chain
 from fedbraid.core.model import Model
@@ -181,9 +182,59 @@ def test_layers_that_draw_from_torchs_generator_are_refused(module):
 
 def test_a_network_that_draws_where_no_layer_shows_is_refused_and_leaves_torchs_generator_alone():
     module, before = Dropping(nn.functional.dropout), torch.get_rng_state()
-    with pytest.raises(UserError, match="outputs differ from call to call"):
+    with pytest.raises(UserError, match="in training the network draws from a generator that all share"):
         federation(module=module)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Noisy(Network):
+    """Draws now and then: seldom in training, or in evaluation only."""
+
+    def __init__(self, when):
+        super().__init__(4)
+        self.when = when
+
+    def features(self, x):
+        if self.when == "seldom":
+            return x * (torch.rand(()) > 1e-6)
+        return x if self.training else x + torch.randn_like(x)
+
+
+@pytest.mark.parametrize(("when", "said"), [("seldom", "training"), ("evaluation", "evaluation")])
+def test_draws_that_change_little_are_refused_too(when, said):
+    with pytest.raises(UserError, match=f"in {said} the network draws"):
+        federation(module=Noisy(when))
+
+
+class Checkpointed(Network):
+    def __init__(self):
+        super().__init__(4)
+        self.first = nn.Linear(4, 4)
+
+    def features(self, x):
+        return checkpoint(lambda x: torch.tanh(self.first(x)), x, use_reentrant=False)
+
+
+class Listed(Network):
+    def __init__(self):
+        super().__init__(4)
+        self.first = nn.Linear(4, 4)
+        self.also = [self.first.weight]
+
+    def features(self, x):
+        return x @ self.also[0].T + self.first.bias
+
+
+@pytest.mark.parametrize("network", [Checkpointed, Listed])
+def test_a_network_that_computes_with_other_tensors_than_its_weights_is_refused(network):
+    with pytest.raises(UserError, match="computes with other tensors than the weights that it is called with"):
+        federation(module=network(), engine={"kind": "loop"})
+
+
+def test_a_number_that_is_called_dropout_is_none():
+    module = Dropping(nn.Dropout(0.2))
+    module.dropout = 0.2
+    advanced(federation(module=module), 1)
 
 
 def test_dropout_with_rate_zero_is_no_dropout():
