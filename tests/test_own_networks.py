@@ -95,10 +95,7 @@ def test_a_run_goes_on_in_another_process(net):
     how = "-m", "moon", "--engine", "stack"  # compiling takes longer than these runs
     for rounds, out in ((4, "whole"), (2, "parts")):
         assert net("run", *how, *BY, "--set", f"rounds={rounds}", "--out", out)[0] == 0
-    rest = (
-        *how,
-        *["--model", "net.py:Net", "--set", "rounds=4", "--out", "parts", "--resume"],
-    )  # its arguments are recorded
+    rest = *how, "--model", "net.py:Net", "--set", "rounds=4", "--out", "parts", "--resume"  # without its arguments
     done = subprocess.run([sys.executable, "-m", "fedbraid", "run", *rest], capture_output=True, text=True)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert trained("whole") == trained("parts")
