@@ -229,6 +229,7 @@ def test_no_device_is_waited_for():
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_gpu_has_the_same_and_is_not_waited_for():
     rng = torch.Generator().manual_seed(0)
     answers, y = torch.randn(1000, 7, generator=rng).round(decimals=1), torch.randint(0, 7, (1000,), generator=rng)
