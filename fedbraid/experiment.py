@@ -20,7 +20,7 @@ from fedbraid import calibration, data, methods, models
 from fedbraid.analyses.catalogue import watches
 from fedbraid.analyses.watch import Scored, of_scored
 from fedbraid.config import Config, ModelConfig, optimizer_of
-from fedbraid.core.chain import Chain
+from fedbraid.core.chain import Chain, overrides
 from fedbraid.core.local import LocalJob
 from fedbraid.core.model import Model, refuse_other_tensors, refuse_random_outputs
 from fedbraid.core.round import begin
@@ -313,6 +313,13 @@ def check_needs(config: Config, chain: Chain) -> None:
         raise UserError(
             f"{_who(chain, 'fixed cohort')} needs every client of a round to come back; set sampling.dropout=0"
         )
+    for strand in chain.using("under"):
+        strand.under(optimizer_of(config))
+    if config.evaluate.model == "cohort":
+        undone = [s for s in chain.using("deploy") if overrides(s, "update")]  # what it hands out is the mean
+        others = [s.name for s in (*chain.using("rescale"), *chain.using("deploy")) if s not in undone]
+        if others:
+            raise UserError(f"{others[0]} hands out what is no mean of a round's models; set evaluate.model=server")
 
 
 def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -> None:

@@ -1,6 +1,7 @@
 """Strands in company: every pair is refused by name or trains to something of its own; what papers combined works."""
 
 import random
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from helpers import advanced, federation, held, identical
 
+import fedbraid as fb
 from fedbraid import methods
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.errors import UserError
@@ -84,6 +86,7 @@ REFUSED = {
     ("avgm", "opt"),
     ("nh", "creff"),
     ("nova", "qfair"),
+    ("nova", "drift"),
     ("qfair", "drift"),
 }
 UNIFORM_ALREADY = {"qfair", "scaffold", "drift", "opt", "nh"}
@@ -114,6 +117,42 @@ def test_pair(one, other):
 def test_momentum_beside_skip_begins_at_the_second_average():
     with_momentum, without = (advanced(experiment(m, rounds=4)) for m in ("avgm+skip(every=2)", "skip(every=2)"))
     assert not same(with_momentum.server.w, without.server.w)
+
+
+def test_nova_and_prox_have_one_pull():
+    for together in ("nova+prox(mu=0.3)", "nova(mu=0.3)+prox(mu=0.3)"):
+        assert str(methods.parse(together)) == "nova(mu=0.3)+prox(mu=0.3)"
+    with pytest.raises(UserError, match=r"nova's mu is 0\.2 and prox's 0\.3"):
+        methods.parse("nova(mu=0.2)+prox(mu=0.3)")
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_control_variates_from_steps_are_those_of_sgd(name):
+    with pytest.raises(UserError, match="option 2 reads the gradient from how far local SGD moved"):
+        fb.run("feddc", rounds=1, optimizer={"name": name})
+    assert fb.run("scaffold(option=1)", rounds=1, optimizer={"name": name}).rounds
+
+
+@pytest.mark.parametrize("method", ["nova", "qfair", "creff(head_epochs=1,match_steps=1)"])
+def test_what_hands_out_no_mean_is_not_evaluated_by_it(method):
+    with pytest.raises(UserError, match=r"no mean of a round's models; set evaluate\.model=server"):
+        fb.run(method, rounds=1, evaluate={"model": "cohort"})
+
+
+@dataclass(frozen=True)
+class Halved(fb.Strand):
+    """Sends back half of the way."""
+
+    share: float = 0.5
+
+    def end(self, w, c):
+        return {"model": torch.lerp(c.start, w, self.share)}, c.kept
+
+
+def test_drift_learns_from_the_model_as_it_was_trained():
+    """Where another is uploaded, the server would believe in other drifts than the clients have."""
+    with pytest.raises(UserError, match="halved and drift do not go together: halved replaces the model"):
+        fb.run(fb.chain("feddyn", Halved()), rounds=1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -191,7 +230,7 @@ def test_every_named_method_takes_company(name):
 
 
 def test_a_long_braid_trains():
-    braid = "feddyn+asd(lam=1)+disco+prox+sam+mixup+decorr+moon+rfedavg_plus+nova+lc+avgm(beta=0.3)"
+    braid = "feddyn+asd(lam=1)+disco+prox+sam+mixup+decorr+moon+rfedavg_plus+lc+avgm(beta=0.3)"
     assert advanced(experiment(braid, rounds=3)).deployed()[0].isfinite().all()
 
 

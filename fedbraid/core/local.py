@@ -37,6 +37,9 @@ Batches = Callable[[bool], Iterable[Batch]]
 FOR_THE_LOG = "log: loss", "log: samples"
 """Uploads that are no part of a method: the sum of training losses, and of how many samples."""
 
+AS_TRAINED = "model as trained"
+"""The need of a strand that the model which is uploaded be the one that was trained."""
+
 State = dict[str, Any]
 """A client in the middle of its round: w, buffers, the optimiser's state, each strand's memory, losses so far."""
 
@@ -177,6 +180,12 @@ class LocalJob:
                         f"{replaced} and {s.name} both replace the model that is uploaded; keep one of them"
                     )
                 uploads["model"], replaced = mine.pop("model"), s.name
+                needing = [other.name for other in self.chain if AS_TRAINED in other.needs]
+                if needing:
+                    raise UserError(
+                        f"{s.name} and {needing[0]} do not go together: {s.name} replaces the model that is uploaded, "
+                        f"from which {needing[0]} learns what local training did"
+                    )
             _same_names(s.name, "keeps on clients", kept[s.name], "init_client", given["kept"].get(s.name, {}))
             uploads |= {f"{s.name}.{key}": value for key, value in mine.items()}
         return uploads, {name: tree for name, tree in kept.items() if tree}

@@ -118,7 +118,8 @@ def one_round(
         sent[s.name] = kind({k: v for k, v in payload.items() if k not in ("model", "buffers")})
     view = replace(view, sent=model)
     job = Job("probe", server.round, cohort, model, buffers, sent, lr, seed)
-    if any(s.asks(seen_by(s)) for s in chain.using("probe")):
+    asking = [s for s in chain.using("probe") if s.asks(seen_by(s))]
+    if asking:
         replies = yield job
         if replies is None:
             return replace(server, round=server.round + 1)
@@ -126,10 +127,9 @@ def one_round(
             job = job.only(replies.came)
             cohort, sent, view = job.cohort, job.sent, replace(view, cohort=job.cohort, sent=job.model)
         sent = dict(sent)
-        for s in chain.using("probe"):
+        for s in asking:
             sent[s.name] = s.probed(seen_by(s, replies=replies))
-        probing = {s.name for s in chain.using("probe")}
-        job = replace(job, sent=sent, already=frozenset({"model", *sent} - probing))
+        job = replace(job, sent=sent, already=frozenset({"model", *sent} - {s.name for s in asking}))
     replies = yield replace(job, kind="train")
     if replies is None:
         return replace(server, round=server.round + 1)

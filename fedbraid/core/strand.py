@@ -193,7 +193,7 @@ class Strand:
     averages: ClassVar[Literal["sizes", "uniform"]] = "sizes"
     """How its paper averages, where no strand of the chain sets the weights."""
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What it cannot do without: "labels" (classification), "fixed cohort", "each model"."""
+    """What it cannot do without: "labels" (classification), "fixed cohort", "each model", "model as trained"."""
     sum_only: ClassVar[frozenset[str]] = frozenset()
     """Uploads that the server uses only as sums in which every client counts the same, so that it need not see them."""
     every_epoch: ClassVar[bool] = False
@@ -233,6 +233,9 @@ class Strand:
         """
         return self
 
+    def under(self, optimizer: Optimizer) -> None:
+        """Raises a UserError where its equations do not hold with such local steps."""
+
     def model(self, module: nn.Module) -> nn.Module:
         """The network, changed: another head, frozen parameters. `module` is a copy and may be written to."""
         return module
@@ -261,7 +264,7 @@ class Strand:
         return {}
 
     def probe(self, c: Client) -> Tree:
-        """A first exchange, before training: every client of the cohort answers."""
+        """A first exchange, before training: every client of the cohort answers, whichever strand asks."""
         return {}
 
     def asks(self, r: Round) -> bool:
@@ -269,7 +272,7 @@ class Strand:
         return True
 
     def probed(self, r: Round) -> Tree | PerClient:
-        """What the server makes of the answers; takes the place of what `send` gave."""
+        """What the server makes of the answers it asked for; takes the place of what `send` gave."""
         return {}
 
     # --- one client

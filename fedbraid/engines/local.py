@@ -95,6 +95,7 @@ class Local:
     cache_views: bool = True
     population_mean: float = 0.0  # samples of a client of the population; 0 = everybody is here
     least_width: int = 0  # of a batch's axis, where clients elsewhere need more than those here
+    secret: int = 0  # mixed into what hides a client's data, so that who knows the run's seed cannot take it off again
 
     def __post_init__(self) -> None:
         self.bounded = self.chunk > 0
@@ -267,8 +268,9 @@ class Local:
         drawn: dict[str, Tree] = {}
         w = self.setup.w
         for strand in self.job.chain.using("draw_once"):
-            purpose = f"once/{strand.name}"
-            each = [strand.draw_once(stream(seed, purpose, round=round, client=i), self.setup) for i in numbers]
+            purpose, hides = f"once/{strand.name}", strand.releases(1)[0] > 0
+            own = seed ^ self.secret if hides else seed
+            each = [strand.draw_once(stream(own, purpose, round=round, client=i), self.setup) for i in numbers]
             drawn[strand.name] = {
                 key: to_device(np.stack([e[key] for e in each]), w.device, w.dtype) for key in each[0]
             }

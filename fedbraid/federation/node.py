@@ -9,6 +9,7 @@ server that goes on from a checkpoint and a client that is killed at any instant
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -285,6 +286,7 @@ class Desk:
             workers=1,
             population_mean=letter.number("mean", 1),
             least_width=letter.count("width", 1),
+            secret=secrets.randbits(64),  # anew for every answer: the same noise twice could be taken off, too
         )
 
 

@@ -1,4 +1,3 @@
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +16,8 @@ class Disco(Strand):
     p_k ∝ ReLU(n_k − a d_k + b), where n_k is the client's share of the cohort's data and d_k the discrepancy of its
     label distribution from a target: KL (natural logarithm), L1, L2 or cosine. The client computes d_k and sends it;
     the server scales d to sum to 1 over the round's participants, as the authors' code does (the paper's text leaves
-    this out; `normalise=False`). The weights fall back to n_k when all of them vanish. a = b = 0 is FedAvg.
+    this out; `normalise=False`). A client whose discrepancy is infinite has no weight and no part in that sum.
+    The weights fall back to n_k when all of them vanish. a = b = 0 is FedAvg.
 
     The target is uniform, given as numbers, or the cohort's own distribution (`target="global"`), of which the server
     uses the sum of clients' counts and no single client's (appendix A.3). For a regression, labels are counted in
@@ -52,8 +52,6 @@ class Disco(Strand):
         return {"counts": c.label_counts} if self.target == "global" else {}
 
     def probed(self, r: Round) -> Tree:
-        if self.target != "global":
-            return {}
         counts = r.sum("counts")
         return {"target": counts / counts.sum()}
 
@@ -74,10 +72,14 @@ class Disco(Strand):
 
 def disco_weights(n: Tensor, d: Tensor, a: float, b: float, normalise: bool = True) -> Tensor:
     """The weights of clients with relative sizes n and discrepancies d."""
+    far = d.isinf()
+    d = d.masked_fill(far, 0.0)
     if normalise and d.sum() > 0:
         d = d / d.sum()
     p = (n - a * d + b).relu()  # eq. 3
-    return p / p.sum() if 0 < p.sum() < math.inf else n
+    if a:
+        p = p.masked_fill(far, 0.0)
+    return p / p.sum() if p.sum() > 0 else n
 
 
 def discrepancy(metric: str, shares: Tensor, target: Tensor) -> Tensor:

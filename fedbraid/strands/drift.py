@@ -26,6 +26,7 @@ class Drift(Strand):
 
     title = "FedDyn (Acar et al., 2021)"
     averages = "uniform"
+    needs = frozenset({"model as trained"})  # the server learns from it what h_k became
     sum_only = frozenset({"h"})
     first_in = frozenset({"deploy"})
     last_in = frozenset({"update"})  # what is added is what `deploy` takes away again

@@ -3,10 +3,13 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.chain import refuse
 from fedbraid.core.optimizer import Sgd
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.tree import Tree
+from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
+from fedbraid.strands.qfair import NO_MEAN
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,10 @@ class Nova(Strand):
     steps_effective: bool = False
 
     def among(self, others: tuple[Strand, ...]) -> Strand:
+        refuse(self, others, {"drift": NO_MEAN})
         pulls = [getattr(o, "mu", 0.0) for o in others if o.name == "prox"]
+        if pulls and self.mu not in (0.0, pulls[0]):
+            raise UserError(f"nova's mu is {self.mu} and prox's {pulls[0]}; leave nova's out, it takes prox's")
         return replace(self, mu=pulls[0]) if pulls else self
 
     def begin(self, w: Tensor, c: Client) -> Tree:

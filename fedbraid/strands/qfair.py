@@ -1,11 +1,17 @@
+import logging
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedbraid.core.chain import refuse
+from fedbraid.core.optimizer import Optimizer, Sgd
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.task import sample_losses
 from fedbraid.core.tree import Tree
+
+log = logging.getLogger("fedbraid")
+
+NO_MEAN = "its weights do not sum to 1, so that the model handed out would be no mean"
 
 
 @dataclass(frozen=True)
@@ -24,9 +30,12 @@ class QFair(Strand):
     q: float = 1.0
 
     def among(self, others: tuple[Strand, ...]) -> Strand:
-        no_mean = "its weights do not sum to 1, so that the model handed out would be no mean"
-        refuse(self, others, {"drift": no_mean, "nova": "both rescale the same updates"})
+        refuse(self, others, {"drift": NO_MEAN, "nova": "both rescale the same updates"})
         return self
+
+    def under(self, optimizer: Optimizer) -> None:
+        if self.q and not isinstance(optimizer, Sgd):
+            log.warning("qfair takes 1 / optimizer.lr for how smooth the loss is, which is a guess but for local SGD")
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         total = c.over_data(

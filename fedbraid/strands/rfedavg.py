@@ -51,7 +51,7 @@ class RFedAvg(Strand):
         return bool((r.kept["known"][r.cohort.ids] == 0).any())
 
     def probe(self, c: Client) -> Tree:
-        if "new" not in c.received:  # another strand asks
+        if "new" not in c.received:  # another strand asks; answers have the same names in every round
             return {"map": torch.zeros_like(c.received["others"].sum(0))}
         return {"map": torch.where(c.received["new"] > 0, feature_mean(self, c.initial, c, "first"), 0.0)}
 

@@ -5,8 +5,10 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.chain import overrides, refuse
+from fedbraid.core.optimizer import Optimizer, Sgd
 from fedbraid.core.strand import Client, Gradient, Round, Setup, Strand
 from fedbraid.core.tree import Tree
+from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,13 @@ class Scaffold(Strand):
         if self.option == 1:
             refuse(self, others, {o.name: changed for o in others if overrides(o, "batch", "logits", "task", "loss")})
         return self
+
+    def under(self, optimizer: Optimizer) -> None:
+        if self.option == 2 and not isinstance(optimizer, Sgd):
+            raise UserError(
+                "scaffold's option 2 reads the gradient from how far local SGD moved, which other optimizers do not "
+                "tell; set strands.scaffold.option=1, which computes it, or optimizer.name=sgd"
+            )
 
     def init_server(self, setup: Setup) -> Tree:
         return {"c": torch.zeros_like(setup.w)}

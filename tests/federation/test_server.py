@@ -136,7 +136,7 @@ def test_a_bad_answer_costs_that_client_that_round(fault, file, tmp_path, caplog
     assert apart(held, undisturbed) > 1e-4
 
 
-STATEFUL = ["scaffold", "feddyn", "moon", "feddc", "scaffold(option=1)", "rfedavg", "fednova+drift(added=cohort)"]
+STATEFUL = ["scaffold", "feddyn", "moon", "feddc", "scaffold(option=1)", "rfedavg", "drift(added=cohort)"]
 
 
 @pytest.mark.parametrize("method", STATEFUL)

@@ -8,6 +8,7 @@ from plain_loops import CLASSES, COHORT, LABELS, ROUNDS, SIZES, N, World, far
 
 from fedbraid.core.random import stream
 from fedbraid.errors import UserError
+from fedbraid.strands.disco import disco_weights
 
 KINDS = ["stack", "loop"]
 COUNTS = np.array([[labels.count(c) for c in range(CLASSES)] for labels in LABELS])
@@ -55,6 +56,16 @@ def test_feddisco_falls_back_to_sizes():
     assert far(world.trained("disco(a=50, b=0)").server.w, disco(world, 50.0, 0.0, "kl", True, "uniform")) < 1e-12
     nobody_counts = world.trained("disco(a=1e9, b=0, normalise=False, metric=l1)").server.w
     assert far(nobody_counts, world.trained("fedavg").server.w) < 1e-12
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_client_infinitely_far_from_the_target_has_no_weight(normalise):
+    n, d = torch.tensor([0.4, 0.3, 0.3]), torch.tensor([0.1, 0.3, torch.inf])
+    near = torch.tensor([0.25, 0.75]) if normalise else d[:2]
+    p = n[:2] - 0.2 * near + 0.1
+    torch.testing.assert_close(disco_weights(n, d, 0.2, 0.1, normalise), torch.cat([p / p.sum(), torch.zeros(1)]))
+    torch.testing.assert_close(disco_weights(n, d, 0.0, 0.1, normalise), (n + 0.1) / 1.3)  # sizes alone
+    torch.testing.assert_close(disco_weights(n, torch.full((3,), torch.inf), 0.2, 0.1, normalise), n)
 
 
 def test_a_target_without_a_class_that_clients_have_keeps_the_model_finite():

@@ -102,7 +102,7 @@ def test_prototypes_start_orthonormal_and_stay_of_length_one():
 
 
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9, "weight_decay": 0.5}, {"name": "adam", "weight_decay": 0.5}])
-@pytest.mark.parametrize("beside", ["", "+prox(mu=0.5)", "+scaffold", "+scaffold(option=1)", "+drift", "+sam"])
+@pytest.mark.parametrize("beside", ["", "+prox(mu=0.5)", "+scaffold(option=1)", "+drift", "+sam"])
 def test_clients_return_the_prototypes_as_they_came(optimizer, beside):
     world = World(optimizer=optimizer)
     experiment = world.federation("nh" + beside)
