@@ -3,11 +3,11 @@
 import inspect
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forks import python
 
 from fedbraid import catalogue
 from fedbraid.cli import main
@@ -29,8 +29,8 @@ def blocks(language):
 def test_python_snippet_runs(snippet, tmp_path):
     file = tmp_path / "snippet.py"
     file.write_text(snippet)
-    done = subprocess.run([sys.executable, file], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    code, said = python(tmp_path, file)
+    assert code == 0, said
 
 
 def fedbraid(words, monkeypatch, capsys):
