@@ -21,6 +21,7 @@ from fedbraid.cli import main
 from fedbraid.config import Config
 from fedbraid.runs import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("not_rendered")
 METHODS = ("scaffold+prox(mu=0.1)", "fedavg", "scaffold+prox(mu=1.0)")
 
 

@@ -13,6 +13,8 @@ from fedbraid.cli import main
 from fedbraid.cli_input import load_network
 from fedbraid.runs import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("not_rendered")
+
 NET = """
 import torch
 from torch import nn
