@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# what Python has compiled is kept, or every process that a test starts would compile torch, for seconds
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test install lint bench clean
 

@@ -13,6 +13,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,14 +165,14 @@ def neutral_is_fedavg(chain: Chain) -> None:
     if strand.neutral is None:
         raise NotApplicable("it has no neutral hyper-parameters")
     neutral = Chain((replace(strand, **strand.neutral),))  # type: ignore[type-var]
-    if not torch.equal(trained(neutral, "stack"), trained(reference(neutral), "stack")):
+    if not torch.equal(trained(neutral, "stack"), fedavg_for(neutral)):
         raise Broken(f"with {dict(strand.neutral)} it is not FedAvg to the bit")
 
 
 def default_is_not_fedavg(chain: Chain) -> None:
     if not chain.strands or all(s.neutral == {} for s in chain):
         raise NotApplicable("it is FedAvg by definition")
-    ours, theirs = trained(chain, "stack"), trained(reference(chain), "stack")
+    ours, theirs = trained(chain, "stack"), fedavg_for(chain)
     if ours.shape == theirs.shape and (ours - theirs).abs().max() < 1e-9:
         raise Broken("it trains exactly as FedAvg does: its idea never reaches the model")
 
@@ -295,10 +296,14 @@ def trained(chain: Chain, kind: str, **options: Any) -> Tensor:
     return finished(federation(chain, kind, **options))
 
 
-def reference(chain: Chain) -> Chain:
-    """FedAvg with the averaging that this chain's paper uses, so that the averaging alone makes no difference."""
-    uniform = chain.averages == "uniform" and not chain.using("weigh")
-    return Chain((Uniform(),)) if uniform else Chain()
+def fedavg_for(chain: Chain) -> Tensor:
+    """FedAvg's model with the averaging that this chain's paper uses, so that the averaging alone is no difference."""
+    return _fedavg(uniform=chain.averages == "uniform" and not chain.using("weigh"))
+
+
+@cache
+def _fedavg(uniform: bool) -> Tensor:
+    return trained(Chain((Uniform(),)) if uniform else Chain(), "stack")
 
 
 def a_job(chain: Chain, kind: str = "stack", *, disturbed: int | None = None) -> tuple[Job, Experiment]:

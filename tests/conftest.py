@@ -1,7 +1,7 @@
 """One thread and no surprises: what every test starts from."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -74,3 +74,19 @@ def _same_torch_randomness() -> None:
     torch.default_generator.manual_seed(0)
     if torch.cuda.is_initialized():  # before that, torch.manual_seed would keep a trace of every test for later
         torch.cuda.manual_seed_all(0)
+
+
+@pytest.fixture
+def not_rendered() -> Iterator[pytest.MonkeyPatch]:
+    """Figures are made, but no pictures of them: rendering takes most of a command's time. See tests/report for it."""
+    from fedbraid.report import plots
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "png", lambda figure: b"made, not rendered")
+        yield patch
+
+
+@pytest.fixture
+def rendered(not_rendered: pytest.MonkeyPatch) -> None:
+    """For a test among those whose figures are not."""
+    not_rendered.undo()

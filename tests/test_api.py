@@ -16,6 +16,7 @@ from fedbraid.config import from_dict
 from fedbraid.core.strand import Strand
 from fedbraid.strands import Disco, Prox
 
+pytestmark = pytest.mark.usefixtures("not_rendered")
 DATA, PARTITION = toy()
 TINY = {
     "data": DATA,

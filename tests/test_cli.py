@@ -13,6 +13,7 @@ from fedbraid.cli import main
 from fedbraid.strands import Disco
 from fedbraid.version import __version__
 
+pytestmark = pytest.mark.usefixtures("not_rendered")
 SMALL = ["--set", "rounds=2"]
 
 
@@ -72,7 +73,7 @@ def test_resume_continues_a_finished_run_without_training_and_refuses_other_sett
     assert code == 2 and "--resume" in err
 
 
-def test_compare_prints_one_table_and_writes_the_report(fedbraid):
+def test_compare_prints_one_table_and_writes_the_report(fedbraid, rendered):
     words = ("fedavg", "fedprox(mu=0.5)", "scaffold", "--seeds", "2", "--target", "0.2", *SMALL, "--out", "c")
     code, out, err = fedbraid("compare", *words)
     assert code == 0, err
@@ -84,7 +85,7 @@ def test_compare_prints_one_table_and_writes_the_report(fedbraid):
     assert code == 0 and [row["method"] for row in json.loads(out)["rows"]] == ["fedavg", "fedprox(mu=0.5)", "scaffold"]
 
 
-def test_compare_varies_settings(fedbraid):
+def test_compare_varies_settings(fedbraid, rendered):
     words = ("fedavg", *SMALL, "--vary", "optimizer.lr=0.2,0.1,0.05", "--out", "v", "--json")
     code, out, err = fedbraid("compare", *words)
     assert code == 0, err
@@ -122,7 +123,7 @@ def test_a_methods_source_is_printed_whole(fedbraid):
     assert source in out and max(map(len, source.splitlines())) > 80
 
 
-def test_partition_can_be_drawn(fedbraid):
+def test_partition_can_be_drawn(fedbraid, rendered):
     code, _, err = fedbraid("data", "partition", "digits", "--set", "partition.clients=5", "--picture", "who.png")
     assert code == 0 and Path("who.png").read_bytes().startswith(b"\x89PNG"), err
 

@@ -4,13 +4,13 @@ import io
 import json
 import re
 import shlex
-import subprocess
 import sys
 from html import escape
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import python
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -300,7 +300,8 @@ def test_only_pictures_need_matplotlib(tmp_path):
         "for words in ('list', 'inspect', 'partition'): app(['data', words], standalone_mode=False)\n"
         "assert not any(name.split('.')[0] == 'matplotlib' for name in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
+    exit_code, said = python(tmp_path, "-c", code)
+    assert exit_code == 0, said
 
 
 # --- get

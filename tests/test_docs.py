@@ -3,11 +3,11 @@
 import inspect
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forks import python
 
 from fedbraid import catalogue
 from fedbraid.cli import main
@@ -29,8 +29,8 @@ def blocks(language):
 def test_python_snippet_runs(snippet, tmp_path):
     file = tmp_path / "snippet.py"
     file.write_text(snippet)
-    done = subprocess.run([sys.executable, file], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    code, said = python(tmp_path, file)
+    assert code == 0, said
 
 
 def fedbraid(words, monkeypatch, capsys):
@@ -48,7 +48,9 @@ def files():
 
 
 @pytest.mark.parametrize("commands", blocks("sh"))
-def test_commands_run(commands, tmp_path, monkeypatch, capsys):
+def test_commands_run(commands, request, tmp_path, monkeypatch, capsys):
+    if not request.node.callspec.id.startswith("README"):  # whose pictures are enough
+        request.getfixturevalue("not_rendered")
     monkeypatch.chdir(tmp_path)
     for name, text in files().items():
         Path(name).write_text(text)
@@ -59,6 +61,7 @@ def test_commands_run(commands, tmp_path, monkeypatch, capsys):
             fedbraid(words[1:], monkeypatch, capsys)
 
 
+@pytest.mark.usefixtures("not_rendered")
 @pytest.mark.parametrize("text", blocks("toml"))
 def test_configuration_runs(text, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import multiprocessing
 import signal
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import FORKS
 from joined import stacks
 from recorded import compared, left_on_disk
 from rich.console import Console
@@ -21,6 +21,7 @@ from fedbraid.cli import main
 from fedbraid.config import Config
 from fedbraid.runs import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("not_rendered")
 METHODS = ("scaffold+prox(mu=0.1)", "fedavg", "scaffold+prox(mu=1.0)")
 
 
@@ -112,11 +113,9 @@ def test_a_comparison_begun_together_may_be_continued_one_by_one(whole, tmp_path
 
 
 def test_a_process_that_is_killed_again_and_again(whole, tmp_path):
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["torch._dynamo", "recorded"])
     kills = 0
     for lines in (3, 12, 30):  # of 48
-        process = forks.Process(target=compared, args=(tmp_path, METHODS))
+        process = FORKS.Process(target=compared, args=(tmp_path, METHODS))
         process.start()
         while process.is_alive() and sum(log.read_bytes().count(b"\n") for log in logs(tmp_path)) < lines:
             time.sleep(0.002)

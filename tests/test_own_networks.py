@@ -1,17 +1,19 @@
 """A network of one's own on the command line: `--model FILE.py:CLASS`."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forks import python
 from safetensors.torch import load_file
 
 import fedbraid as fb
 from fedbraid.cli import main
 from fedbraid.cli_input import load_network
 from fedbraid.runs import RunDirectory
+
+pytestmark = pytest.mark.usefixtures("not_rendered")
 
 NET = """
 import torch
@@ -96,8 +98,8 @@ def test_a_run_goes_on_in_another_process(net):
     for rounds, out in ((4, "whole"), (2, "parts")):
         assert net("run", *how, *BY, "--set", f"rounds={rounds}", "--out", out)[0] == 0
     rest = *how, "--model", "net.py:Net", "--set", "rounds=4", "--out", "parts", "--resume"  # without its arguments
-    done = subprocess.run([sys.executable, "-m", "fedbraid", "run", *rest], capture_output=True, text=True)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    code, said = python(Path.cwd(), "-m", "fedbraid", "run", *rest)
+    assert code == 0 and "Traceback" not in said, said
     assert trained("whole") == trained("parts")
     recorded = RunDirectory(Path("parts"))
     assert (recorded.config().model.name, recorded.config().model.options) == ("Net", {"width": 12})

@@ -1,7 +1,6 @@
 """A run may be killed at any instant and resumed: the result is the same to the bit."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ import pytest
 import recorded
 import tomli_w
 import torch
+from forks import FORKS
 from networks import Shortcut
 from recorded import METHOD, left_on_disk, record
 from safetensors.torch import load_file, save_file
@@ -23,9 +23,6 @@ import fedbraid as fb
 from fedbraid.analyses import analyze
 from fedbraid.cli_input import load_strand
 from fedbraid.runs import RunDirectory
-
-FORKS = multiprocessing.get_context("forkserver")  # processes that need not import torch each time
-FORKS.set_forkserver_preload(["torch._dynamo", "recorded"])
 
 
 @pytest.fixture(scope="module")

@@ -40,25 +40,38 @@ cli.main()
 """
 
 
-def loaded(code, *arguments, cwd=None):
-    """The modules that a fresh process has loaded when `code` prints them."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=cwd, timeout=120
-    )
-    return set(done.stdout.split())
+EACH = """
+import os, sys
+import fedbraid
+
+print(*sys.modules, flush=True)
+code, *engines = sys.argv[1:]
+for engine in engines:
+    if not os.fork():
+        sys.argv[1:] = ["--engine", engine, "--device", "cpu", "--out", engine]
+        exec(code)
+    assert os.wait()[1] == 0
+"""
 
 
-def test_importing_loads_nothing_heavy():
-    modules = loaded("import sys, fedbraid; print(*sys.modules)")
-    assert {"torch", "fedbraid.api"} <= modules
-    assert not modules & {*HEAVY, "rich", "typer", "fedbraid.report.html"}
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """The modules that a fresh process has loaded after the import, and after a first round with either engine."""
+    command = [sys.executable, "-c", EACH, FIRST_ROUND, "stack", "loop"]
+    done = subprocess.run(command, cwd=tmp_path_factory.mktemp("fresh"), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(("import", "stack", "loop"), (set(line.split()) for line in done.stdout.splitlines()), strict=True))
+
+
+def test_importing_loads_nothing_heavy(loaded):
+    assert {"torch", "fedbraid.api"} <= loaded["import"]
+    assert not loaded["import"] & {*HEAVY, "rich", "typer", "fedbraid.report.html"}
 
 
 @pytest.mark.parametrize("engine", ["stack", "loop"])
-def test_a_first_round_of_the_command_loads_nothing_heavy(engine, tmp_path):
-    modules = loaded(FIRST_ROUND, "--engine", engine, "--device", "cpu", "--out", str(tmp_path / "run"))
-    assert {"torch", "rich", f"fedbraid.engines.{engine}"} <= modules
-    assert not modules & set(HEAVY)
+def test_a_first_round_of_the_command_loads_nothing_heavy(engine, loaded):
+    assert {"torch", "rich", f"fedbraid.engines.{engine}"} <= loaded[engine]
+    assert not loaded[engine] & set(HEAVY)
 
 
 def seconds(code, *arguments):

@@ -17,6 +17,7 @@ from fedbraid.report.sweeps import sweeps
 from fedbraid.runs import RunDirectory
 from fedbraid.variants import variants
 
+pytestmark = pytest.mark.usefixtures("not_rendered")
 TINY = {"data": {"name": "digits", "samples": 120}, "rounds": 2, "model": "logistic", "partition": {"clients": 3}}
 
 

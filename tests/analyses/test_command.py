@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedbraid.cli import main
 from fedbraid.cli_analyze import listed
-from fedbraid.report import plots, style
+from fedbraid.report import style
 
 SMALL = ["--set", "rounds=2", "--set", "engine.device=cpu"]
 
@@ -85,8 +85,7 @@ def test_numbers_as_json(fedbraid, run):
     assert not (run / "analyses" / "drift.png").exists()
 
 
-def test_a_comparison_is_looked_at_run_by_run_and_as_a_whole(fedbraid, monkeypatch):
-    monkeypatch.setattr(plots, "png", lambda figure: b"drawn, not rendered: thirty pictures take a while")
+def test_a_comparison_is_looked_at_run_by_run_and_as_a_whole(fedbraid, not_rendered):
     fedbraid("compare", "fedavg", "prox", *SMALL, "--out", "both")
     code, out, err = fedbraid("analyze", "both", "--what", "cost, drift")
     assert code == 0, err

@@ -4,14 +4,13 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from forks import FORKS
 
 from fedbraid.data.cache import _only_one, decoded
 from fedbraid.data.places import cache_directory
@@ -197,42 +196,40 @@ def test_a_cache_that_cannot_be_written_to_is_a_sentence(tmp_path, source, monke
         decoded("set", [source], {}, Decoder())
 
 
-PROCESS = """
-import sys, time
-from pathlib import Path
-import numpy as np
-from fedbraid.data.cache import decoded
+def decode_slowly(cache, source):
+    """Says `half` when it is, and waits for a file called `go`."""
+    os.environ["FEDBRAID_CACHE"] = str(cache)
 
-source = Path(sys.argv[1])
+    def decode(shelf):
+        values = shelf.array("values", (1000,), np.int64)
+        values[:500] = 7
+        source.with_name("half").touch()
+        while not source.with_name("go").exists():
+            time.sleep(0.01)
+        values[500:] = 7
+        return {}
 
-def decode(shelf):
-    values = shelf.array("values", (1000,), np.int64)
-    values[:500] = 7
-    print("half", flush=True)
-    while not source.with_name("go").exists():
-        time.sleep(0.01)
-    values[500:] = 7
-    return {}
-
-decoded("set", [source], {}, decode)
-"""
+    decoded("set", [source], {}, decode)
 
 
 @pytest.fixture
-def other_process(source):
-    """A process that has decoded half of the source, and waits for a file called `go`."""
-    command = [sys.executable, "-c", PROCESS, str(source)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "half\n"
-            yield process
-        finally:
-            process.kill()
+def other_process(cache, source):
+    """A process that has decoded half of the source."""
+    process = FORKS.Process(target=decode_slowly, args=(os.environ["FEDBRAID_CACHE"], source))
+    process.start()
+    try:
+        while not source.with_name("half").exists():
+            assert process.is_alive()
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.kill()
+        process.join()
 
 
 def test_a_killed_process_leaves_nothing_that_counts(cache, source, other_process):
     other_process.kill()
-    other_process.wait()
+    other_process.join()
     assert all(name.startswith(".") for name in entries(cache))  # half an entry, under no name that is looked for
     decode = Decoder()
     assert np.array_equal(decoded("set", [source], {}, decode).arrays["values"], VALUES)
@@ -242,7 +239,7 @@ def test_a_killed_process_leaves_nothing_that_counts(cache, source, other_proces
 
 def test_any_decoding_clears_away_what_killed_processes_left(cache, source, other_process):
     other_process.kill()
-    other_process.wait()
+    other_process.join()
     (cache / ".set-done.lock").touch()
     (left,) = entries(cache)
     assert left.endswith(".part")
@@ -255,7 +252,8 @@ def test_what_another_process_is_making_stays(cache, source, other_process):
     decoded("other", [source], {}, Decoder())
     assert begun in entries(cache)
     source.with_name("go").touch()
-    assert other_process.wait() == 0
+    other_process.join()
+    assert other_process.exitcode == 0
     assert sorted(entry.name[:4] for entry in cache.iterdir()) == ["othe", "set-"]
     assert list(decoded("set", [source], {}, Decoder()).arrays["values"]) == [7] * 1000
 
@@ -284,7 +282,8 @@ def test_of_two_processes_one_decodes_and_both_have_it(cache, source, other_proc
             waiting.result(timeout=0.3)
         source.with_name("go").touch()
         assert list(waiting.result(timeout=60).arrays["values"]) == [7] * 1000
-    assert other_process.wait() == 0
+    other_process.join()
+    assert other_process.exitcode == 0
     assert decode.calls == 0
 
 

@@ -1,7 +1,6 @@
 """A client answers any letter, from what lies on its disk alone, and the same again if it is asked again."""
 
 import logging
-import multiprocessing
 import os
 import random
 import re
@@ -12,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import world
+from forks import FORKS
 from world import (
     NAMES,
     SIZES,
@@ -37,8 +37,6 @@ from fedbraid.federation.letters import Letter, mark, read
 from fedbraid.federation.node import Node
 from fedbraid.federation.transport import InProcess
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch._dynamo", "world"])
 EVERYBODY = {"sampling": {"clients": 0}, "rounds": 4}
 METHOD = "scaffold+rfedavg_plus(lam=0.1)+moon"
 WHO, PART = "clinic-c", 2

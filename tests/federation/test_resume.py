@@ -1,7 +1,6 @@
 """A server that is killed at any instant, its clients with it or not, goes on to the same model."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -9,6 +8,7 @@ import time
 
 import pytest
 import world
+from forks import FORKS
 from safetensors.torch import load_file
 from world import NAMES, apart, conducted, configured, here, nodes, samples
 
@@ -16,8 +16,6 @@ from fedbraid.errors import UserError
 from fedbraid.federation.server import conduct
 from fedbraid.federation.transport import InProcess
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch._dynamo", "world"])
 METHOD = "scaffold+rfedavg_plus(lam=0.1)"
 
 

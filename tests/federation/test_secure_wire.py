@@ -50,7 +50,7 @@ METHODS = [
     "disco(target=global)",
     "fedacd",
     "fednh",
-    "creff",
+    "creff(head_epochs=2, match_steps=2)",
     "fednova",
     "qfair",
     "rfedavg_plus(lam=0.1)+scaffold",
@@ -310,7 +310,7 @@ HIDING = {
     "scaffold": {"scaffold.change"},
     "drift(added=cohort)": {"drift.h"},
     "fednh": {"nh.mean", "nh.n"},
-    "creff": {"creff.weight", "creff.bias", "creff.has"},
+    "creff(head_epochs=2, match_steps=2)": {"creff.weight", "creff.bias", "creff.has"},
     "disco(target=global)": {"disco.counts"},
 }
 

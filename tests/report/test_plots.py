@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import python
 from made_up_runs import HOSTILE, regression, run
 from matplotlib.figure import Figure
 
@@ -126,9 +125,9 @@ def test_same_data_same_bytes(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["one.png", "two.png"]
 
 
-def test_nothing_but_drawing_needs_matplotlib() -> None:
+def test_nothing_but_drawing_needs_matplotlib(tmp_path: Path) -> None:
     code = (
         "import sys; import fedbraid.report.html, fedbraid.report.plots, fedbraid.report.table;"
         "assert not any(name.split('.')[0] == 'matplotlib' for name in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert python(tmp_path, "-c", code) == (0, "")

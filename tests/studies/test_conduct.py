@@ -1,6 +1,5 @@
 """A study may be stopped at any instant, in pieces and on several machines: its records are the same."""
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from forks import FORKS
 from joined import stacks
 from tiny_study import RECIPE, RUNS, conducted, runs_of, timeless, written
 
@@ -25,8 +25,6 @@ from fedbraid.studies.conduct import conduct, state, unfinished
 from fedbraid.studies.plan import planned, shard, table
 from fedbraid.studies.results import gathered
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch._dynamo", "tiny_study"])
 ROUNDS = 4
 
 

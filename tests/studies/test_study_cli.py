@@ -17,6 +17,7 @@ from tiny_study import RUNS, timeless, written
 from fedbraid.cli import main
 from fedbraid.studies import recipes
 
+pytestmark = pytest.mark.usefixtures("not_rendered")
 ROOT = Path(__file__).parents[2]
 RECIPE = WITH_PICTURES[: WITH_PICTURES.index("[[pictures]]")]  # they take longer than all else
 
@@ -34,6 +35,12 @@ def fedbraid(monkeypatch, capsys, tmp_path):
         return left.value.code or 0, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """As if FedBraid had no more recipes than these: planning all of them takes seconds."""
+    monkeypatch.setattr(recipes, "names", lambda: ["asd-table2", "example"])
 
 
 @pytest.fixture
@@ -57,7 +64,7 @@ def test_what_fedbraid_has_is_right(fedbraid):
     assert [line.split(":")[0] for line in out.splitlines()] == recipes.names()
 
 
-def test_the_list_tells_what_is_done_here(fedbraid):
+def test_the_list_tells_what_is_done_here(fedbraid, few):
     code, out, err = fedbraid("list", "--data-dir", ".", "--json")
     assert code == 0, err
     example = next(row for row in json.loads(out) if row["name"] == "example")
@@ -68,7 +75,7 @@ def test_the_list_tells_what_is_done_here(fedbraid):
     assert re.search(r"example +Three methods.* 6 +18 +0 *$", shown, re.M)
 
 
-def test_a_study_is_run_and_reported(fedbraid, reports, tmp_path):
+def test_a_study_is_run_and_reported(fedbraid, rendered, reports, tmp_path):
     tiny = written(tmp_path, RECIPE)
     code, out, err = fedbraid("run", tiny, "--only", "FedAvg", "--seeds", 1)
     assert code == 0, err
@@ -108,7 +115,7 @@ def test_all_that_were_begun_are_reported(fedbraid, reports, monkeypatch, tmp_pa
     assert (tmp_path / "results" / "one" / "table.md").exists() and not (tmp_path / "results" / "other").exists()
 
 
-def test_runs_of_a_recipe_of_ones_own_are_told_to_be_named(fedbraid, reports, tmp_path):
+def test_runs_of_a_recipe_of_ones_own_are_told_to_be_named(fedbraid, few, reports, tmp_path):
     assert "nothing of any study is finished in results" in fedbraid("report")[2]
     assert fedbraid("run", written(tmp_path, RECIPE), "--seeds", 1, "--only", "FedAvg @ skewed")[0] == 0
     code, _, err = fedbraid("report")
