@@ -18,6 +18,7 @@ from fedbraid.analyses.features import features
 from fedbraid.analyses.forgetting import forgetting
 from fedbraid.analyses.hessian import hessian
 from fedbraid.analyses.interpolation import interpolation
+from fedbraid.analyses.personal import personal
 from fedbraid.analyses.privacy import privacy
 from fedbraid.analyses.watch import Watch
 from fedbraid.errors import unknown
@@ -32,6 +33,7 @@ OF_ONE: tuple[Entry[Analysis], ...] = (
     Entry("forgetting", "what local training does to the accuracy of each class", forgetting),
     Entry("fairness", "the accuracy on each client and each class", fairness),
     Entry("adaptability", "how well local models do on everybody's distribution", adaptability),
+    Entry("personal", "what clients gain from a model of their own", personal),
     Entry("features", "where clients' features lie, and how far apart", features),
     Entry("hessian", "how flat the loss is around the model: eigenvalues, trace and spectral density", hessian),
     Entry("discrepancy", "local models' accuracy against data size and label discrepancy", discrepancy),

@@ -131,5 +131,6 @@ DUE: dict[str, Due] = {
         "(delta, kept): the step, shaped as delta, or None, and a dict with the state to keep", _step_and_tree
     ),
     "deploy": Due("a tensor shaped as w, the model", _like_first),
+    "personalise": Due("a vector like w, the client's own model", _like_first),
 }
 """By hook; those that are not here return plain values."""

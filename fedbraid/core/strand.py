@@ -348,6 +348,11 @@ class Strand:
         """The model to evaluate and hand out."""
         return w
 
+    # --- one client, when all is done
+    def personalise(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
+        """The client's own model, from the one handed out and what this strand keeps on the client."""
+        return w
+
 
 HOOKS = tuple(name for name, value in vars(Strand).items() if callable(value) and not name.startswith("_"))
 """The names of everything that a strand may override."""

@@ -6,6 +6,8 @@ from torch import Tensor
 from fedbraid.core.batch import Batch
 from fedbraid.core.strand import Client, Setup, Strand
 from fedbraid.core.tree import Tree
+from fedbraid.errors import UserError
+from fedbraid.models.last import CALLED
 from fedbraid.models.outputs import Outputs
 from fedbraid.strands.distil import NEVER
 from fedbraid.strands.lc import ADJUSTS
@@ -18,6 +20,7 @@ class Rod(Strand):
     Generic: cross-entropy of z_c + γ log n_c. A class that the client lacks leaves its softmax; `missing` > 0 counts it
     as so many samples instead. Personal: an extra linear head on the features, trained by plain SGD on the ordinary
     cross-entropy of generic plus personal logits, both taken as they are, so that it does not touch the shared model.
+    The client's own model has both heads (the analysis `personal` measures it).
     γ = 0 with `missing` > 0 trains the shared model as FedAvg does.
     """
 
@@ -58,3 +61,12 @@ class Rod(Strand):
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         return {}, c.memory
+
+    def personalise(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
+        if not self.personal:
+            return w
+        views = setup.layout.views(w)
+        head = {setup.of_last_layer(name): own for name, own in kept.items()}
+        if not head.keys() <= views.keys():
+            raise UserError(f"rod's personal head adds to the network's last layer; it must be an nn.Linear, {CALLED}")
+        return setup.layout.flatten(views | {name: views[name] + own for name, own in head.items()})
