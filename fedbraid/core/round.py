@@ -5,9 +5,9 @@ It knows nothing of devices, processes or networks. An engine is anything with `
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -101,65 +101,71 @@ def one_round(
     Clients that are lost on the way count no further; where nobody replies (None) the server stays as it is.
     """
 
-    def seen_by(strand: Strand, **more: Any) -> Round:
-        return replace(view, strand=strand.name, kept=kept.get(strand.name, {}), **more)
+    def seen(strand: Strand) -> Round:
+        return replace(view, strand=strand.name, kept=kept.get(strand.name, {}))
 
     kept = dict(server.kept)
     view = Round("", server.round, server.w, {}, cohort, setup, lr, seed, sent=server.w)
-    model, buffers = server.w, server.buffers
-    sent: dict[str, Tree | PerClient] = {}
-    for s in chain.using("send"):
-        payload = s.send(seen_by(s))
-        kind = type(payload)
-        if "model" in payload and model is not server.w:
-            raise UserError(f"{s.name} and another strand both choose the model that is sent; keep one of them")
-        model = payload.get("model", model)
-        buffers = payload.get("buffers", buffers)
-        sent[s.name] = kind({k: v for k, v in payload.items() if k not in ("model", "buffers")})
+    model, buffers, sent = _sent(chain, seen, server)
     view = replace(view, sent=model)
     job = Job("probe", server.round, cohort, model, buffers, sent, lr, seed)
-    asking = [s for s in chain.using("probe") if s.asks(seen_by(s))]
+    asking = [s for s in chain.using("probe") if s.asks(seen(s))]
     if asking:
         replies = yield job
         if replies is None:
             return replace(server, round=server.round + 1)
         if replies.came is not None:  # who does not answer is not asked to train
             job = job.only(replies.came)
-            cohort, sent, view = job.cohort, job.sent, replace(view, cohort=job.cohort, sent=job.model)
-        sent = dict(sent)
-        for s in asking:
-            sent[s.name] = s.probed(seen_by(s, replies=replies))
+        view = replace(view, cohort=job.cohort, sent=job.model, replies=replies)
+        sent = job.sent | {s.name: s.probed(seen(s)) for s in asking}
         job = replace(job, sent=sent, already=frozenset({"model", *sent} - {s.name for s in asking}))
     replies = yield replace(job, kind="train")
     if replies is None:
         return replace(server, round=server.round + 1)
     if replies.came is not None:
-        here = job.only(replies.came)
-        cohort, view = here.cohort, replace(view, cohort=here.cohort, sent=here.model)
+        job = job.only(replies.came)
+    view = replace(view, cohort=job.cohort, sent=job.model, replies=replies)
 
-    shares = cohort.sizes / cohort.sizes.sum()
-    if chain.averages == "uniform":
-        shares = view.ones / len(cohort)
-    for s in chain.using("weigh"):
-        shares = s.weigh(cohort.sizes / cohort.sizes.sum(), seen_by(s, replies=replies))
-    for s in chain.using("reweigh"):
-        shares = s.reweigh(shares, seen_by(s, replies=replies))
-    weights = shares
-    for s in chain.using("rescale"):
-        weights = s.rescale(weights, seen_by(s, replies=replies))
-    view = replace(view, replies=replies, shares=shares, weights=weights)
-
-    total = weights.sum()
-    added = replies.sum("model", weights)
+    shares, weights = _weighed(chain, seen, view)
+    view = replace(view, shares=shares, weights=weights)
+    added, total = replies.sum("model", weights), weights.sum()
     delta: Tensor | None = torch.addcmul(added, total, server.w, value=-1)  # Σ p_k (w_k − x)
     for s in chain.using("absorb"):
-        kept[s.name] = s.absorb(seen_by(s))
+        kept[s.name] = s.absorb(seen(s))
     for s in chain.using("update"):
         assert delta is not None
-        delta, kept[s.name] = s.update(delta, seen_by(s))
+        delta, kept[s.name] = s.update(delta, seen(s))
         if delta is None:
             break
-    summed = added, total, replies.sum("buffers", shares / shares.sum())
-    if delta is None:
-        return Server(server.w, server.buffers, kept, server.round + 1, summed)
-    return Server(server.w + delta, summed[2], kept, server.round + 1, summed)
+    mean_buffers = replies.sum("buffers", shares / shares.sum())
+    after = Server(server.w, server.buffers, kept, server.round + 1, (added, total, mean_buffers))
+    return after if delta is None else replace(after, w=server.w + delta, buffers=mean_buffers)
+
+
+def _sent(
+    chain: Chain, seen: Callable[[Strand], Round], server: Server
+) -> tuple[Tensor, Tensor, dict[str, Tree | PerClient]]:
+    """The model and buffers that clients are sent, and what strands send beside them."""
+    model, buffers = server.w, server.buffers
+    sent: dict[str, Tree | PerClient] = {}
+    for s in chain.using("send"):
+        payload = s.send(seen(s))
+        if "model" in payload and model is not server.w:
+            raise UserError(f"{s.name} and another strand both choose the model that is sent; keep one of them")
+        model, buffers = payload.get("model", model), payload.get("buffers", buffers)
+        sent[s.name] = type(payload)({k: v for k, v in payload.items() if k not in ("model", "buffers")})
+    return model, buffers, sent
+
+
+def _weighed(chain: Chain, seen: Callable[[Strand], Round], view: Round) -> tuple[Tensor, Tensor]:
+    """[C] what each model counts in the mean, and [C] what each update counts."""
+    n = view.cohort.sizes / view.cohort.sizes.sum()
+    shares = view.ones / len(view.cohort) if chain.averages == "uniform" else n
+    for s in chain.using("weigh"):
+        shares = s.weigh(n, seen(s))
+    for s in chain.using("reweigh"):
+        shares = s.reweigh(shares, seen(s))
+    weights = shares
+    for s in chain.using("rescale"):
+        weights = s.rescale(weights, seen(s))
+    return shares, weights
