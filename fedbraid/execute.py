@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from fedbraid import data, methods, models, privacy
+from fedbraid import data, models, privacy
 from fedbraid.config import Config, Named, optimizer_of, plain
 from fedbraid.core.chain import Chain
 from fedbraid.core.varied import form
@@ -49,7 +49,7 @@ class Request:
 
     @property
     def chain(self) -> Chain:
-        return self.given.chain or methods.parse(self.config.method, self.config.strands, self.given.strands)
+        return self.given.chain_of(self.config)
 
     def check_names(self) -> None:
         """Data, partition, network, optimiser: what is named must exist, and have the options that it is given."""

@@ -72,6 +72,12 @@ class Given:
         makes = self.model is not None and not isinstance(self.model, nn.Module)
         return [table for table in self.brought if not (table == "model" and makes)]
 
+    def chain_of(self, config: Config) -> Chain:
+        """The chain that was brought, or the one that is named; with the hyper-parameters of the configuration."""
+        if self.chain is not None:
+            return methods.with_settings(self.chain, config.strands)
+        return methods.parse(config.method, config.strands, self.strands)
+
 
 @dataclass(eq=False)
 class Experiment(Federation):
@@ -143,7 +149,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
         check_dataset(dataset)
     partition = given.partition if given.partition is not None else partition_of(config, dataset)
     check_partition(dataset, partition)
-    chain = given.chain or methods.parse(config.method, config.strands, given.strands)
+    chain = given.chain_of(config)
     model = network_of(config, chain, dataset, given.model)
     model = model if given.weights is None else model.beginning_with(given.weights)
     check_needs(config, chain)

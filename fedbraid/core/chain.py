@@ -111,12 +111,17 @@ def refuse(strand: Strand, others: tuple[Strand, ...], reasons: Mapping[str, str
 
 def written(strand: Strand) -> str:
     """A strand as it is written in a method: `disco(a=0.4)`, defaults left out."""
-    changed = {
-        f.name: _plain(getattr(strand, f.name))
+    values = ", ".join(f"{key}={_plain(value)!r}" for key, value in changed(strand).items())
+    return strand.name + (f"({values})" if values else "")
+
+
+def changed(strand: Strand) -> dict[str, Any]:
+    """The hyper-parameters that are not a strand's defaults."""
+    return {
+        f.name: getattr(strand, f.name)
         for f in fields(strand)  # type: ignore[arg-type]
         if f.default is MISSING or getattr(strand, f.name) != f.default
     }
-    return strand.name + (f"({', '.join(f'{k}={v!r}' for k, v in changed.items())})" if changed else "")
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from fedbraid import methods
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
-from fedbraid.strands import AvgM, Disco, Prox, Scaffold, Skip
+from fedbraid.strands import AvgM, Disco, Drift, Prox, Sam, Scaffold, Skip
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,24 @@ def test_what_is_written_is_read(text, strands):
 def test_settings_fill_in_what_the_text_leaves_open():
     settings = {"disco": {"a": 0.3, "b": 0.2}}
     assert parse("prox+disco(a=0.9)", settings=settings) == Chain((Prox(), Disco(0.9, 0.2)))
+
+
+def test_settings_win_over_the_numbers_of_a_papers_name_and_the_text_over_both():
+    settings = {"drift": {"alpha": 5.0}}
+    assert parse("fedspeed").strands == (Sam(), Drift(alpha=0.1))
+    assert parse("fedspeed", settings=settings).strands == (Sam(), Drift(alpha=5.0))
+    assert parse("fedasam(rho=0.2)", settings={"sam": {"rho": 0.3, "mix": 0.5}}).strands == (
+        Sam(rho=0.2, mix=0.5, adaptive=True),
+    )
+
+
+def test_settings_fill_in_what_a_chain_of_objects_leaves_open():
+    chain = Chain((Prox(), Disco(a=0.9), Picky(3)))
+    settings = {"prox": {"mu": 5}, "disco": {"a": 0.3, "b": 0.2}, "picky": {"size": 4}}
+    assert methods.with_settings(chain, settings) == Chain((Prox(5.0), Disco(0.9, 0.2), Picky(3)))
+    for wrong in ({"sam": {"rho": 0.1}}, {"prox": {"nu": 5.0}}, {"prox": {"mu": "a"}}):
+        with pytest.raises(UserError, match=r"which is not part of 'prox\+disco|no hyper-parameter of prox|prox's mu"):
+            methods.with_settings(chain, wrong)
 
 
 WRONG = [
