@@ -325,6 +325,9 @@ def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -
     """What a chain and metrics need of the data, and the rounds of the number of clients."""
     if "labels" in chain.needs and dataset.task != "classification":
         raise UserError(f"{_who(chain, 'labels')} needs class labels, but {dataset.name} is a regression; leave it out")
+    for key in ("target", "per_client", "groups") if dataset.task != "classification" else ():
+        if getattr(config.evaluate, key):
+            raise UserError(f"evaluate.{key} is about accuracy, but {dataset.name} is a regression; leave it out")
     check_metrics(config.evaluate.metrics, dataset.task, dataset.classes, dataset.name)
     if config.sampling.clients > population:
         raise UserError(
