@@ -18,6 +18,7 @@ from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, Given, build, check_brought
+from fedbraid.heard import refuse_unheard
 from fedbraid.registry import Entry
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
@@ -96,6 +97,8 @@ def finished(
     Once `stop` says so, after a round, what goes on is saved and nothing else is begun. A run that cannot be made ends
     all, unless somebody listens to that: then the others go on.
     """
+    if refused is None:
+        refuse_unheard((request.config, request.chain) for request in requests)
     if resume and refused is None:
         for request in requests:
             request.check_brought()

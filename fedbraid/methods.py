@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, replace
-from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from fedbraid.core.chain import Chain, changed, hyper_parameters
-from fedbraid.core.numbers import FINITE, is_finite
 from fedbraid.core.strand import Strand
+from fedbraid.core.typed import structured
 from fedbraid.errors import UserError, unknown
 from fedbraid.strands import METHODS, STRANDS
 from fedbraid.terms import terms
@@ -120,33 +118,5 @@ def _checked(strand: type[Strand], given: Mapping[str, Any]) -> dict[str, Any]:
                 if defaults
                 else UserError(f"{strand.name} has no hyper-parameters; leave {key!r} out")
             )
-    hints = _hints(strand)  # type: ignore[arg-type]  # a class is hashable
-    return {key: _typed(strand.name, key, value, hints[key]) for key, value in given.items()}
-
-
-@cache
-def _hints(strand: type[Strand]) -> dict[str, Any]:
-    return get_type_hints(strand)
-
-
-def _typed(strand: str, key: str, value: Any, hint: Any) -> Any:
-    """`value` if it is of the field's type; whole numbers pass as floats and lists as tuples."""
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not is_finite(value):
-            raise UserError(f"{strand}'s {key} must be {FINITE}, not {value}")
-        value = float(value)
-    if isinstance(value, list):
-        value = tuple(value)
-    origin = get_origin(hint)
-    choices = get_args(hint)
-    fits = isinstance(value, hint) if inspect.isclass(hint) and origin is None else True
-    if isinstance(value, bool) and hint in (int, float):
-        fits = False
-    if origin is not None and "Literal" in str(origin):
-        fits = value in choices
-        wanted = "one of " + ", ".join(map(str, choices))
-    else:
-        wanted = f"of type {getattr(hint, '__name__', hint)}"
-    if not fits:
-        raise UserError(f"{strand}'s {key} must be {wanted}, not {value!r}")
-    return value
+    hints = get_type_hints(strand)
+    return {key: structured(value, hints[key], f"{strand.name}'s {key}") for key, value in given.items()}

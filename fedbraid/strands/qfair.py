@@ -3,6 +3,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbraid.core.chain import refuse
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.task import sample_losses
 from fedbraid.core.tree import Tree
@@ -21,7 +22,7 @@ class QFair(Strand):
     averages = "uniform"
     neutral = {"q": 0.0}
 
-    q: float = 1.0
+    q: float = default(1.0, least=0)
 
     def among(self, others: tuple[Strand, ...]) -> Strand:
         no_mean = "its weights do not sum to 1, so that the model handed out would be no mean"
