@@ -14,7 +14,7 @@ import tomli_w
 from fedbraid.core.augment import Augment
 from fedbraid.core.numbers import LARGEST, SMALLEST
 from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
-from fedbraid.core.options import check_ranges
+from fedbraid.core.options import check_ranges, default
 from fedbraid.core.plan import LocalWork
 from fedbraid.core.schedule import Schedule
 from fedbraid.core.typed import plain as plain
@@ -65,12 +65,12 @@ class Sampling:
     """Who takes part in a round."""
 
     scheme: Literal["fixed", "by_size", "bernoulli"] = "fixed"
-    clients: int = 0  # fixed, by_size: so many in every round; 0 = everybody
-    rate: float = 0.1  # bernoulli: each takes part with this probability, at least one does
+    clients: int = default(0, beside=("scheme=fixed", "scheme=by_size"))  # in every round; 0 = everybody
+    rate: float = default(0.1, beside="scheme=bernoulli")  # each takes part with this probability, at least one does
     dropout: float = 0.0  # each is lost in the middle of its round with this probability
     late: float = 0.0  # share of the clients that are not there from the beginning …
-    late_from: int = 2  # … but join in a round drawn from late_from..late_by
-    late_by: int = 10
+    late_from: int = default(2, beside="late")  # … but join in a round drawn from late_from..late_by
+    late_by: int = default(10, beside="late")
 
     def __post_init__(self) -> None:
         at_least("sampling.clients", self.clients, 0)
@@ -84,25 +84,8 @@ class Sampling:
                 f"late clients join in a round from sampling.late_from={self.late_from} to "
                 f"sampling.late_by={self.late_by}; these must be rounds from 2 on, in order"
             )
-        if unheard := self._unheard():
-            raise UserError(unheard)
-
-    def _unheard(self) -> str | None:
-        """A setting that another one keeps from having any effect."""
-        given = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
-        if self.scheme != "bernoulli" and "rate" in given:
-            return (
-                f"sampling.rate={self.rate} is for sampling.scheme=bernoulli; set that too, or sampling.clients instead"
-            )
-        if self.scheme == "bernoulli" and "clients" in given:
-            return f"sampling.clients={self.clients} is for sampling.scheme=fixed; beside bernoulli set sampling.rate"
-        if self.scheme == "by_size" and "clients" not in given:
-            return "sampling.scheme=by_size draws some of the clients; say how many by sampling.clients"
-        if not self.late and given & {"late_from", "late_by"}:
-            return (
-                "sampling.late_from and sampling.late_by tell when late clients join; set their share sampling.late too"
-            )
-        return None
+        if self.scheme == "by_size" and not self.clients:
+            raise UserError("sampling.scheme=by_size draws some of the clients; say how many by sampling.clients")
 
 
 @dataclass(frozen=True)
@@ -348,9 +331,9 @@ def _check_rates(optimizer: Optimizer, config: Config) -> None:
 
 def _gather(key: str, value: Any) -> Any:
     """A value checked to be a table where one is due, its unknown keys moved under `options` where it may have them."""
-    default = getattr(_DEFAULT, key, None)
-    if (is_dataclass(default) or isinstance(default, dict)) and not isinstance(value, Mapping):
-        example = f"{key}.{fields(default)[0].name}" if is_dataclass(default) else f"{key}.disco.a"
+    usual = getattr(_DEFAULT, key, None)
+    if (is_dataclass(usual) or isinstance(usual, dict)) and not isinstance(value, Mapping):
+        example = f"{key}.{fields(usual)[0].name}" if is_dataclass(usual) else f"{key}.disco.a"
         raise UserError(f"{key} is a table, not {shown(value)}; set its keys, such as {example}{OBJECTS.get(key, '')}")
     if key == "strands":
         for strand, options in value.items():
@@ -359,7 +342,7 @@ def _gather(key: str, value: Any) -> Any:
         return value
     if key not in FREE:
         return value
-    own = {f.name for f in fields(default)} - {"options"}  # type: ignore[arg-type]
+    own = {f.name for f in fields(usual)} - {"options"}  # type: ignore[arg-type]
     options = {k: v for k, v in value.items() if k not in own}
     return {k: v for k, v in value.items() if k in own} | {"options": options}
 

@@ -34,5 +34,5 @@ def _owners(config: Config, chain: Chain) -> Iterator[tuple[str, Any]]:
     for strand in chain:
         yield f"{strand.name}'s ", strand
     yield "optimizer.", optimizer_of(config)
-    yield "schedule.", config.schedule
-    yield "augment.", config.augment
+    for table in ("sampling", "schedule", "augment"):
+        yield f"{table}.", getattr(config, table)

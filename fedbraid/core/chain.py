@@ -84,8 +84,9 @@ class Chain:
 def _typed(strand: Strand) -> Strand:
     """A strand whose hyper-parameters are of their types: a list becomes the tuple that is declared."""
     _check_dataclass(type(strand))
-    hints = _hints(type(strand))
-    plain_ones = {key: plain(value) for key, value in changed(strand).items() if is_plain(hints.get(key))}
+    given = changed(strand)
+    hints = _hints(type(strand)) if given else {}
+    plain_ones = {key: plain(value) for key, value in given.items() if is_plain(hints.get(key))}
     values = {key: structured(value, hints[key], f"{strand.name}'s {key}") for key, value in plain_ones.items()}
     other = {key: value for key, value in values.items() if type(value) is not type(getattr(strand, key))}
     return replace(strand, **other) if other else strand  # type: ignore[type-var]
