@@ -98,7 +98,7 @@ def finished(
     all, unless somebody listens to that: then the others go on.
     """
     if refused is None:
-        refuse_unheard((request.config, request.chain) for request in requests)
+        refuse_unheard([(request.config, request.chain) for request in requests])
     if resume and refused is None:
         for request in requests:
             request.check_brought()

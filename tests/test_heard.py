@@ -1,4 +1,4 @@
-"""Settings that have no effect are refused, unless a run beside hears them or they are the defaults."""
+"""Settings that have no effect are refused, unless they are varied into having one or are the defaults."""
 
 import pytest
 
@@ -11,9 +11,8 @@ from fedbraid.studies.identity import written_out
 
 def asked(*several):
     """Runs that are asked for together, each by its method and its settings."""
-    for method, settings in several:
-        config = from_dict({"method": method, **settings})
-        yield config, methods.parse(config.method, config.strands)
+    configs = [from_dict({"method": method, **settings}) for method, settings in several]
+    return [(config, methods.parse(config.method, config.strands)) for config in configs]
 
 
 UNHEARD = [
@@ -61,10 +60,16 @@ def test_what_is_heard_or_spelt_out_as_it_is_anyway_is_not_refused():
         refuse_unheard(asked((method, {"strands": written_out(run[0]).strands})))
 
 
-def test_one_run_that_hears_a_setting_is_enough_and_none_is_not():
-    constant, cosine, step = ({"schedule": {"shape": s, "milestones": [2]}} for s in ("constant", "cosine", "step"))
+def test_of_varied_runs_one_must_hear_a_setting():
+    shapes, varied = ("constant", "cosine", "step"), {"varied": ["schedule.shape"]}
+    constant, cosine, step = ({"schedule": {"shape": shape, "milestones": [2]}} | varied for shape in shapes)
     refuse_unheard(asked(("fedavg", constant), ("fedavg", step)))
+    refuse_unheard(asked(("fedavg", constant)))  # as it was recorded
     with pytest.raises(UserError, match=r"schedule.milestones=\(2,\) is for schedule.shape=step"):
         refuse_unheard(asked(("fedavg", constant), ("fedavg", cosine)))
+    sams = (
+        {"strands": {"sam": {"eta": 0.3, "adaptive": a}}, "varied": ["strands.sam.adaptive"]} for a in (True, False)
+    )
+    refuse_unheard(asked(*(("sam", settings) for settings in sams)))
     with pytest.raises(UserError, match=r"sam's eta=0.3 is for"):
-        refuse_unheard(asked(("sam(eta=0.3)", {}), ("fedasam(eta=0.4)", {})))
+        refuse_unheard(asked(("sam(eta=0.3)", {}), ("fedasam(eta=0.3)", {})))

@@ -52,15 +52,18 @@ def check_ranges(owner: Any, path: str) -> None:
             raise UserError(f"{path}{f.name} must be {words}, not {value}")
 
 
-def conditional(owner: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Each option that is given and counts only beside others: as it is written, and what to say if it does not."""
+def conditional(owner: Any, path: str) -> Iterator[tuple[str, list[str], str]]:
+    """Each option that is given and counts only beside others: as it is written, those, and a complaint if it does not.
+
+    `path` stands before the option's name.
+    """
     for f in fields(owner):
         value, beside = getattr(owner, f.name), f.metadata.get(BESIDE, ())
         if beside and value != f.default:
-            given = f"{path}{f.name}={value}"
-            others = " or ".join(f"{path}{other}" for other in beside)
+            given, wanted = f"{path}{f.name}={value}", " or ".join(f"{path}{other}" for other in beside)
             counts = any(_has(owner, other) for other in beside)
-            yield given, "" if counts else f"{given} is for {others}; set that too, or leave it out"
+            others = [other.partition("=")[0] for other in beside]
+            yield given, others, "" if counts else f"{given} is for {wanted}; set that too, or leave it out"
 
 
 def _has(owner: Any, other: str) -> bool:
