@@ -6,25 +6,22 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal
 
-import cattrs
-import numpy as np
 import tomli_w
-from cattrs.gen import make_dict_structure_fn
 
 from fedbraid.core.augment import Augment
-from fedbraid.core.numbers import FINITE, LARGEST, SMALLEST, is_finite
+from fedbraid.core.numbers import LARGEST, SMALLEST
 from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
+from fedbraid.core.options import check_ranges, default
 from fedbraid.core.plan import LocalWork
 from fedbraid.core.schedule import Schedule
+from fedbraid.core.typed import plain as plain
+from fedbraid.core.typed import shown, structured
 from fedbraid.engines.precision import Precision
 from fedbraid.errors import UserError, unknown
 from fedbraid.metrics import METRICS
-
-Kind = TypeVar("Kind")
 
 
 def at_least(key: str, value: int, least: int) -> None:
@@ -68,12 +65,12 @@ class Sampling:
     """Who takes part in a round."""
 
     scheme: Literal["fixed", "by_size", "bernoulli"] = "fixed"
-    clients: int = 0  # fixed, by_size: so many in every round; 0 = everybody
-    rate: float = 0.1  # bernoulli: each takes part with this probability, at least one does
+    clients: int = default(0, beside=("scheme=fixed", "scheme=by_size"))  # in every round; 0 = everybody
+    rate: float = default(0.1, beside="scheme=bernoulli")  # each takes part with this probability, at least one does
     dropout: float = 0.0  # each is lost in the middle of its round with this probability
     late: float = 0.0  # share of the clients that are not there from the beginning …
-    late_from: int = 2  # … but join in a round drawn from late_from..late_by
-    late_by: int = 10
+    late_from: int = default(2, beside="late")  # … but join in a round drawn from late_from..late_by
+    late_by: int = default(10, beside="late")
 
     def __post_init__(self) -> None:
         at_least("sampling.clients", self.clients, 0)
@@ -87,25 +84,8 @@ class Sampling:
                 f"late clients join in a round from sampling.late_from={self.late_from} to "
                 f"sampling.late_by={self.late_by}; these must be rounds from 2 on, in order"
             )
-        if unheard := self._unheard():
-            raise UserError(unheard)
-
-    def _unheard(self) -> str | None:
-        """A setting that another one keeps from having any effect."""
-        given = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
-        if self.scheme != "bernoulli" and "rate" in given:
-            return (
-                f"sampling.rate={self.rate} is for sampling.scheme=bernoulli; set that too, or sampling.clients instead"
-            )
-        if self.scheme == "bernoulli" and "clients" in given:
-            return f"sampling.clients={self.clients} is for sampling.scheme=fixed; beside bernoulli set sampling.rate"
-        if self.scheme == "by_size" and "clients" not in given:
-            return "sampling.scheme=by_size draws some of the clients; say how many by sampling.clients"
-        if not self.late and given & {"late_from", "late_by"}:
-            return (
-                "sampling.late_from and sampling.late_by tell when late clients join; set their share sampling.late too"
-            )
-        return None
+        if self.scheme == "by_size" and not self.clients:
+            raise UserError("sampling.scheme=by_size draws some of the clients; say how many by sampling.clients")
 
 
 @dataclass(frozen=True)
@@ -232,23 +212,6 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     return structured({str(key): _gather(str(key), value) for key, value in values.items()}, Config)
 
 
-def plain(value: Any) -> Any:
-    """A value without numpy's kinds of numbers and lists, at any depth."""
-    if isinstance(value, Mapping):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(plain(part) for part in value)
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-
-
-def structured(values: Mapping[str, Any], kind: type[Kind], path: str = "") -> Kind:
-    """A frozen dataclass from plain values; the first mistake is told in a sentence, its key with `path` before it."""
-    try:
-        return _CONVERTER.structure(values, kind)
-    except cattrs.BaseValidationError as error:
-        raise UserError(_sentence(error, path)) from None
-
-
 def to_dict(config: Config) -> dict[str, Any]:
     """The inverse: what is written to config.toml."""
     values: dict[str, Any] = _lists(asdict(config))
@@ -327,28 +290,18 @@ def _short_value(value: Any) -> str:
     return str(value).replace(" ", "")
 
 
-BELOW_ONE = {"momentum", "beta1", "beta2", "alpha"}
-
-
 def optimizer_of(config: Config) -> Optimizer:
     """The local optimiser that a configuration names."""
-    name, options = config.optimizer.name, dict(config.optimizer.options)
+    name, options = config.optimizer.name, config.optimizer.options
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
-    made = OPTIMIZERS[name]
-    known = {f.name: f for f in fields(made)}
-    for key, value in options.items():
+    made: type[Optimizer] = OPTIMIZERS[name]
+    known = [f.name for f in fields(OPTIMIZERS[name])]
+    for key in options:
         if key not in known:
             raise unknown(f"option of optimizer {name!r}", key, known)
-        wants_bool = isinstance(known[key].default, bool)
-        if isinstance(value, bool) != wants_bool or not isinstance(value, int | float):
-            raise UserError(f"optimizer.{key} must be {'true or false' if wants_bool else 'a number'}, not {value!r}")
-        if not wants_bool and not (0 <= value < 1 if key in BELOW_ONE else value >= 0 and is_finite(value)):
-            raise UserError(
-                f"optimizer.{key} must be at least 0 and {'below 1' if key in BELOW_ONE else FINITE}, "
-                f"not {_shown(value)}"
-            )
-    optimizer = made(**options)
+    optimizer = structured(options, made, "optimizer.")
+    check_ranges(optimizer, "optimizer.")
     for key in ("lr", "decay"):
         if getattr(optimizer, key) < SMALLEST:
             raise UserError(
@@ -361,8 +314,6 @@ def optimizer_of(config: Config) -> Optimizer:
 
 def _check_rates(optimizer: Optimizer, config: Config) -> None:
     """That the schedule is whole, and the learning rate does not outgrow float32 in the course of the run."""
-    if "schedule.shape" not in config.varied and config.schedule.unheard:  # else a run beside it may hear it
-        raise UserError(config.schedule.unheard)
     config.schedule.check(config.rounds)
     steps = [m for m in config.schedule.milestones if m < config.rounds] if config.schedule.shape == "step" else []
     growing = {
@@ -380,10 +331,10 @@ def _check_rates(optimizer: Optimizer, config: Config) -> None:
 
 def _gather(key: str, value: Any) -> Any:
     """A value checked to be a table where one is due, its unknown keys moved under `options` where it may have them."""
-    default = getattr(_DEFAULT, key, None)
-    if (is_dataclass(default) or isinstance(default, dict)) and not isinstance(value, Mapping):
-        example = f"{key}.{fields(default)[0].name}" if is_dataclass(default) else f"{key}.disco.a"
-        raise UserError(f"{key} is a table, not {_shown(value)}; set its keys, such as {example}{OBJECTS.get(key, '')}")
+    usual = getattr(_DEFAULT, key, None)
+    if (is_dataclass(usual) or isinstance(usual, dict)) and not isinstance(value, Mapping):
+        example = f"{key}.{fields(usual)[0].name}" if is_dataclass(usual) else f"{key}.disco.a"
+        raise UserError(f"{key} is a table, not {shown(value)}; set its keys, such as {example}{OBJECTS.get(key, '')}")
     if key == "strands":
         for strand, options in value.items():
             if not isinstance(options, Mapping):
@@ -391,7 +342,7 @@ def _gather(key: str, value: Any) -> Any:
         return value
     if key not in FREE:
         return value
-    own = {f.name for f in fields(default)} - {"options"}  # type: ignore[arg-type]
+    own = {f.name for f in fields(usual)} - {"options"}  # type: ignore[arg-type]
     options = {k: v for k, v in value.items() if k not in own}
     return {k: v for k, v in value.items() if k in own} | {"options": options}
 
@@ -404,12 +355,6 @@ OBJECTS = {
 """What else these may be in Python."""
 
 
-def _shown(value: Any) -> str:
-    """A value in one line, however long it is."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def toml_value(text: str) -> Any:
     """A value as TOML, or the text itself where it is none."""
     try:
@@ -418,76 +363,4 @@ def toml_value(text: str) -> Any:
         return text
 
 
-def _exactly(kind: type) -> Any:
-    def structure(value: Any, _: type) -> Any:
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            if not is_finite(value):
-                raise TypeError(f"must be {FINITE}, not {_shown(value)}")
-            return float(value)
-        if kind is int and isinstance(value, Integral) and not isinstance(value, bool):
-            number = int(value)
-            if abs(number) >= 2**63:
-                raise TypeError(f"must be {_WORDS[kind]} below 2**63, not {_shown(number)}")
-            return number
-        if type(value) is not kind:
-            raise TypeError(f"must be {_WORDS[kind]}, not {value!r}")
-        return value
-
-    return structure
-
-
-def _one_of(value: Any, kind: Any) -> Any:
-    choices = get_args(kind)
-    if value not in choices:
-        raise ValueError(f"must be one of {', '.join(map(repr, choices))}, not {value!r}")
-    return value
-
-
-def _names(value: Any, _: Any) -> tuple[str, ...]:
-    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
-        return tuple(value)
-    example = value if isinstance(value, str) and value else "name"
-    raise TypeError(f'must be a list of names such as ["{example}"], not {value!r}')
-
-
-def _rounds(value: Any, _: Any) -> tuple[int, ...]:
-    if isinstance(value, list | tuple) and all(type(number) is int for number in value):
-        return tuple(value)
-    raise TypeError(f"must be a list of rounds such as [50, 75], not {value!r}")
-
-
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
-
-def _converter() -> cattrs.Converter:
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    for kind in _WORDS:
-        converter.register_structure_hook(kind, _exactly(kind))
-    converter.register_structure_hook_func(lambda kind: str(get_origin(kind)) == "typing.Literal", _one_of)
-    converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _names)
-    converter.register_structure_hook_func(lambda kind: kind == tuple[int, ...], _rounds)
-    converter.register_structure_hook_factory(
-        is_dataclass, lambda cls: make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
-    )
-    return converter
-
-
-_CONVERTER = _converter()
 _DEFAULT = Config()
-
-
-def _sentence(error: BaseException, path: str = "") -> str:
-    """The first mistake of a validation error, as one sentence."""
-    if isinstance(error, cattrs.ForbiddenExtraKeysError):
-        owner = error.cl
-        key = sorted(error.extra_fields)[0]
-        return str(unknown("setting", path + key, [path + f.name for f in fields(owner) if f.name != "options"]))
-    if isinstance(error, cattrs.BaseValidationError):
-        first = error.exceptions[0]
-        note = next((n for n in getattr(first, "__notes__", []) if hasattr(n, "name")), None)
-        if note is None:
-            return _sentence(first, path)
-        deeper = isinstance(first, cattrs.BaseValidationError)
-        return _sentence(first, f"{path}{note.name}" + ("." if deeper else ""))
-    where = path.rstrip(".") or "the configuration"
-    return str(error) if isinstance(error, UserError) else f"{where} {error}"

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from fedbraid import data, methods, models, privacy
+from fedbraid import data, models, privacy
 from fedbraid.config import Config, Named, optimizer_of, plain
 from fedbraid.core.chain import Chain
 from fedbraid.core.varied import form
@@ -18,6 +18,7 @@ from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, Given, build, check_brought
+from fedbraid.heard import refuse_unheard
 from fedbraid.registry import Entry
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
@@ -49,7 +50,7 @@ class Request:
 
     @property
     def chain(self) -> Chain:
-        return self.given.chain or methods.parse(self.config.method, self.config.strands, self.given.strands)
+        return self.given.chain_of(self.config)
 
     def check_names(self) -> None:
         """Data, partition, network, optimiser: what is named must exist, and have the options that it is given."""
@@ -96,6 +97,8 @@ def finished(
     Once `stop` says so, after a round, what goes on is saved and nothing else is begun. A run that cannot be made ends
     all, unless somebody listens to that: then the others go on.
     """
+    if refused is None:
+        refuse_unheard([(request.config, request.chain) for request in requests])
     if resume and refused is None:
         for request in requests:
             request.check_brought()

@@ -72,6 +72,12 @@ class Given:
         makes = self.model is not None and not isinstance(self.model, nn.Module)
         return [table for table in self.brought if not (table == "model" and makes)]
 
+    def chain_of(self, config: Config) -> Chain:
+        """The chain that was brought, or the one that is named; with the hyper-parameters of the configuration."""
+        if self.chain is not None:
+            return methods.with_settings(self.chain, config.strands)
+        return methods.parse(config.method, config.strands, self.strands)
+
 
 @dataclass(eq=False)
 class Experiment(Federation):
@@ -143,7 +149,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
         check_dataset(dataset)
     partition = given.partition if given.partition is not None else partition_of(config, dataset)
     check_partition(dataset, partition)
-    chain = given.chain or methods.parse(config.method, config.strands, given.strands)
+    chain = given.chain_of(config)
     model = network_of(config, chain, dataset, given.model)
     model = model if given.weights is None else model.beginning_with(given.weights)
     check_needs(config, chain)
@@ -326,6 +332,9 @@ def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -
     """What a chain and metrics need of the data, and the rounds of the number of clients."""
     if "labels" in chain.needs and dataset.task != "classification":
         raise UserError(f"{_who(chain, 'labels')} needs class labels, but {dataset.name} is a regression; leave it out")
+    for key in ("target", "per_client", "groups") if dataset.task != "classification" else ():
+        if getattr(config.evaluate, key):
+            raise UserError(f"evaluate.{key} is about accuracy, but {dataset.name} is a regression; leave it out")
     check_metrics(config.evaluate.metrics, dataset.task, dataset.classes, dataset.name)
     if config.sampling.clients > population:
         raise UserError(

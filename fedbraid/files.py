@@ -33,10 +33,22 @@ NAMES = {
 """What safetensors calls types of numbers."""
 
 
+def make_directory(path: Path) -> None:
+    """A directory to write to, with those above it; or a sentence about why it cannot be one."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        file = next((place for place in (path, *path.parents) if place.is_file()), None)
+        reason = f"{file} is a file" if file else (error.strerror or str(error)).lower()
+        raise UserError(f"{path} cannot be a directory to write to: {reason}; choose another place") from None
+    if not os.access(path, os.W_OK):
+        raise UserError(f"{path} cannot be written to: permission denied; choose another place")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A name to write to; on success it takes the place of `path` in one step, durably."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield beside

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING
-from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, replace
+from typing import Any, get_type_hints
 
-from fedbraid.core.chain import Chain, hyper_parameters
-from fedbraid.core.numbers import FINITE, is_finite
+from fedbraid.core.chain import Chain, changed, hyper_parameters
 from fedbraid.core.strand import Strand
+from fedbraid.core.typed import structured
 from fedbraid.errors import UserError, unknown
 from fedbraid.strands import METHODS, STRANDS
 from fedbraid.terms import terms
@@ -24,20 +22,40 @@ def parse(
 ) -> Chain:
     """The chain written as `text`.
 
-    `settings` are hyper-parameters by strand, used where the text gives none. `own` are strands beyond FedBraid's.
+    `settings` are hyper-parameters by strand: they win over those that belong to a paper's name, and numbers in the
+    text win over them. `own` are strands beyond FedBraid's.
 
     >>> str(parse("fedavg+disco(a=0.4)"))
     'disco(a=0.4)'
     """
     known, settings = _known(own), settings or {}
-    strands = [_build(known[name], dict(settings.get(name, {})) | given) for name, given in _parts(text, known)]
-    unused = set(settings) - {s.name for s in strands}
-    if unused:
-        name = sorted(unused)[0]
+    strands = [
+        _build(known[name], preset | dict(settings.get(name, {})) | given)
+        for name, preset, given in _parts(text, known)
+    ]
+    _check_used(settings, strands, text)
+    return Chain(tuple(strands))
+
+
+def with_settings(chain: Chain, settings: Mapping[str, Mapping[str, Any]]) -> Chain:
+    """A chain with hyper-parameters by strand; what differs from its defaults counts as written, and stays.
+
+    >>> from fedbraid.strands import Disco
+    >>> str(with_settings(Chain((Disco(a=0.4),)), {"disco": {"a": 0.1, "b": 0.2}}))
+    'disco(a=0.4, b=0.2)'
+    """
+    _check_used(settings, chain.strands, str(chain))
+    if not settings:
+        return chain
+    laid = (_checked(type(s), settings.get(s.name, {})) | changed(s) for s in chain)
+    return Chain(tuple(replace(s, **given) for s, given in zip(chain, laid, strict=True)))  # type: ignore[type-var]
+
+
+def _check_used(settings: Mapping[str, Mapping[str, Any]], strands: Sequence[Strand], text: str) -> None:
+    for name in sorted(set(settings) - {s.name for s in strands})[:1]:
         raise UserError(
             f"hyper-parameters are set for {name!r}, which is not part of {text!r}; {instead(name, strands)}"
         )
-    return Chain(tuple(strands))
 
 
 def instead(name: str, strands: Iterable[Strand]) -> str:
@@ -55,7 +73,7 @@ def strand_names(text: str, own: Iterable[type[Strand]] = ()) -> list[str]:
     >>> strand_names("fedavgm+disco(a=0.4)")
     ['avgm', 'disco']
     """
-    return [name for name, _ in _parts(text, _known(own))]
+    return [name for name, _, _ in _parts(text, _known(own))]
 
 
 def _known(own: Iterable[type[Strand]]) -> dict[str, type[Strand]]:
@@ -67,8 +85,8 @@ def _known(own: Iterable[type[Strand]]) -> dict[str, type[Strand]]:
     return known
 
 
-def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The strands of a method with the hyper-parameters given in the text; papers' names expanded."""
+def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The strands of a method, papers' names expanded: what belongs to the name, and what the text gives."""
     for name, given in terms(text, A_METHOD):
         if name not in known and name not in METHODS:
             raise unknown("method", name, {*known, *METHODS}, OWN)
@@ -79,12 +97,20 @@ def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, 
                 f"{name!r} takes no hyper-parameters of its own; give them to its strands: {chain or 'none'}"
             )
         for strand, preset in expanded:
-            yield strand, preset | given
+            yield strand, preset, given
 
 
-def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:
+def _build(strand: type[Strand], given: Mapping[str, Any]) -> Strand:
+    values = _checked(strand, given)
+    missing = [key for key, default in hyper_parameters(strand).items() if default is MISSING and key not in values]
+    if missing:
+        raise UserError(f"{strand.name} needs a value for {missing[0]}, such as {strand.name}({missing[0]}=1.0)")
+    return strand(**values)
+
+
+def _checked(strand: type[Strand], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters that the strand has, each of its type."""
     defaults = hyper_parameters(strand)
-    hints = _hints(strand)  # type: ignore[arg-type]  # a class is hashable
     for key in given:
         if key not in defaults:
             raise (
@@ -92,36 +118,5 @@ def _build(strand: type[Strand], given: dict[str, Any]) -> Strand:
                 if defaults
                 else UserError(f"{strand.name} has no hyper-parameters; leave {key!r} out")
             )
-        given[key] = _typed(strand.name, key, given[key], hints[key])
-    missing = [key for key, default in defaults.items() if default is MISSING and key not in given]
-    if missing:
-        raise UserError(f"{strand.name} needs a value for {missing[0]}, such as {strand.name}({missing[0]}=1.0)")
-    return strand(**given)
-
-
-@cache
-def _hints(strand: type[Strand]) -> dict[str, Any]:
-    return get_type_hints(strand)
-
-
-def _typed(strand: str, key: str, value: Any, hint: Any) -> Any:
-    """`value` if it is of the field's type; whole numbers pass as floats and lists as tuples."""
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not is_finite(value):
-            raise UserError(f"{strand}'s {key} must be {FINITE}, not {value}")
-        value = float(value)
-    if isinstance(value, list):
-        value = tuple(value)
-    origin = get_origin(hint)
-    choices = get_args(hint)
-    fits = isinstance(value, hint) if inspect.isclass(hint) and origin is None else True
-    if isinstance(value, bool) and hint in (int, float):
-        fits = False
-    if origin is not None and "Literal" in str(origin):
-        fits = value in choices
-        wanted = "one of " + ", ".join(map(str, choices))
-    else:
-        wanted = f"of type {getattr(hint, '__name__', hint)}"
-    if not fits:
-        raise UserError(f"{strand}'s {key} must be {wanted}, not {value!r}")
-    return value
+    hints = get_type_hints(strand)
+    return {key: structured(value, hints[key], f"{strand.name}'s {key}") for key, value in given.items()}

@@ -31,7 +31,7 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.round import Server
 from fedbraid.errors import UserError
 from fedbraid.experiment import Given
-from fedbraid.files import checksum, damaged, flush, read_tensors, save_tensors, write_json, write_text
+from fedbraid.files import checksum, damaged, flush, make_directory, read_tensors, save_tensors, write_json, write_text
 from fedbraid.rounds import Federation
 
 log = logging.getLogger("fedbraid")
@@ -256,7 +256,7 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time writes to a run."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path)
         with open(self.path / ".lock", "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

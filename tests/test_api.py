@@ -379,7 +379,11 @@ def test_a_run_with_objects_needs_them_again(tmp_path):
 
 
 def test_hyper_parameters_by_strand_can_be_given_as_in_the_configuration():
-    assert same(fb.run("disco", **TINY, strands={"disco": {"a": 0.1}}), fb.run("disco(a=0.1)", **TINY))
+    written = fb.run("disco(a=0.1)", **TINY)
+    for method in ("disco", Disco, Disco()):
+        assert same(fb.run(method, **TINY, strands={"disco": {"a": 0.1}}), written)
+    with pytest.raises(fb.UserError, match="set for 'prox', which is not part of 'disco'"):
+        fb.run(Disco(), **TINY, strands={"prox": {"mu": 0.1}})
 
 
 def test_a_partition_of_other_data_is_a_sentence():

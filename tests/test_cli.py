@@ -209,10 +209,17 @@ MISTAKES = [
     (("run", "-m", "fedprox", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
     (("compare", "fedprox", "fedavg", "--set", "strands.fedprox.mu=1"), "set strands.prox"),
     (("check", "nope.py"), "given as file.py:Class"),
-    (("run", "--set", "optimizer.lr=1e39"), "optimizer.lr must be at least 0 and finite in float32"),
+    (("run", "--set", "optimizer.lr=1e39"), "optimizer.lr must be finite in float32"),
     (("run", "-m", "fedprox(mu=1e39)"), "prox's mu must be finite in float32"),
     (("run", "--set", "schedule.shape=cosine", "--set", "schedule.warmup=30"), "leaves no round of 30"),
     (("check", "nope"), "no method is called 'nope'"),
+    (("run", "-m", "disco(target=globl)"), "disco's target must be one of 'uniform', 'global' or a list of numbers"),
+    (("run", "-m", "creff(head_batch=0)"), "creff's head_batch must be at least 1, not 0"),
+    (("run", "--set", "optimizer.nesterov=true"), "optimizer.nesterov=True is for optimizer.momentum; set that too"),
+    (
+        ("compare", "fedavg", "--vary", "schedule.shape=constant,cosine", "--set", "schedule.milestones=[2]"),
+        "schedule.milestones=(2,) is for schedule.shape=step",
+    ),
 ]
 
 
@@ -223,6 +230,14 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(fedbraid, words, expected):
     assert expected in err and "Traceback" not in err and not out
     assert len(err.strip().splitlines()) == 1
     assert not Path("runs").exists()  # nothing was begun
+
+
+@pytest.mark.parametrize("place", ["tiny.csv", "tiny.csv/within", "/proc/nothing"])
+def test_a_place_that_cannot_be_written_to_is_a_sentence(fedbraid, place):
+    Path("tiny.csv").write_text("x,y\n")
+    code, _, err = fedbraid("run", "--set", "rounds=1", "--out", place)
+    reason = "tiny.csv is a file" if "tiny" in place else "no such file or directory"
+    assert code == 2 and f"{place} cannot be a directory to write to: {reason}; choose another place" in err
 
 
 def test_the_version_is_said(fedbraid):

@@ -188,6 +188,12 @@ def test_what_cannot_be_had_is_refused_at_the_start(task, classes, names, senten
         federation("fedavg", data=toy(task=task, classes=classes), evaluate={"metrics": names})
 
 
+@pytest.mark.parametrize("asked", [{"target": 0.5}, {"per_client": True}, {"groups": True}])
+def test_what_is_about_accuracy_is_refused_of_a_regression(asked):
+    with pytest.raises(fb.UserError, match=rf"evaluate.{next(iter(asked))} is about accuracy, but toy is a regression"):
+        federation("fedavg", data=toy(task="regression"), evaluate=asked)
+
+
 def test_results_tables_and_pictures_have_them(tmp_path):
     asked = {"metrics": ["auroc", "ece"]}
     settings = {"rounds": 2, "evaluate": asked, "engine": {"device": "cpu"}}

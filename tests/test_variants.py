@@ -121,7 +121,7 @@ def test_a_run_is_called_after_what_it_is(tmp_path):
     assert list(again.summary) == ["fedavg", "fedprox"]
 
 
-@pytest.mark.parametrize("method", ["fedprox(mu=0.1)", fb.chain("fedprox")])
+@pytest.mark.parametrize("method", ["fedprox(mu=0.1)", fb.chain("fedprox(mu=0.1)")])
 def test_a_number_that_the_method_has_in_its_own_words_is_not_varied(method):
     with pytest.raises(fb.UserError, match=r"strands.prox.mu is not varied in .*, which sets mu itself"):
         fb.compare(method, vary={"strands.prox.mu": [0.01, 1.0]}, **TINY)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from fedbraid import methods
 from fedbraid.analyses.watch import Trained
 from fedbraid.config import Config, to_dict
 from fedbraid.core.chain import Chain
@@ -61,7 +60,7 @@ class Recorded:
 
     @cached_property
     def chain(self) -> Chain:
-        return self.given.chain or methods.parse(self.config.method, self.config.strands, self.given.strands)
+        return self.given.chain_of(self.config)
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
 
@@ -27,8 +28,8 @@ class Augment:
     """How training images change, in this order. Nothing does unless it is asked for."""
 
     crop: int = 0  # pad by so many pixels on every side and cut the old size out at random
-    crop_share: float = 1.0  # how many of the images are cropped (FedDyn and ASD: half of them)
-    padding: Literal["zero", "mean", "reflect"] = "zero"  # mean: zero after normalisation
+    crop_share: float = default(1.0, beside="crop")  # how many of the images are cropped (FedDyn and ASD: half of them)
+    padding: Literal["zero", "mean", "reflect"] = default("zero", beside=("crop", "rotation"))  # mean: 0 if normalised
     flip: float = 0.0  # probability of being mirrored left to right
     flip_vertical: float = 0.0
     rotation: float = 0.0  # degrees, at most so far to either side; corners are filled like the padding, or with zero

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_type_hints
 
-from fedbraid.core.numbers import FINITE, is_finite
+from fedbraid.core.options import check_ranges
 from fedbraid.core.strand import HOOKS, Strand
+from fedbraid.core.typed import is_plain, plain, structured
 from fedbraid.errors import UserError
 
 ONLY_ONE = {
@@ -25,6 +26,7 @@ class Chain:
     strands: tuple[Strand, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "strands", tuple(map(_typed, self.strands)))
         for strand in self.strands:
             _check_form(strand)
         together = (s.among(tuple(o for o in self.strands if o is not s)) for s in self.strands)
@@ -79,16 +81,29 @@ class Chain:
         return "+".join(map(written, self.strands)) or "fedavg"
 
 
+def _typed(strand: Strand) -> Strand:
+    """A strand whose hyper-parameters are of their types: a list becomes the tuple that is declared."""
+    _check_dataclass(type(strand))
+    given = changed(strand)
+    hints = _hints(type(strand)) if given else {}
+    plain_ones = {key: plain(value) for key, value in given.items() if is_plain(hints.get(key))}
+    values = {key: structured(value, hints[key], f"{strand.name}'s {key}") for key, value in plain_ones.items()}
+    other = {key: value for key, value in values.items() if type(value) is not type(getattr(strand, key))}
+    return replace(strand, **other) if other else strand  # type: ignore[type-var]
+
+
+def _hints(kind: type[Strand]) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind)
+    except NameError:  # a class within a function, whose annotations name what only that function knows
+        return {}
+
+
 def _check_form(strand: Strand) -> None:
-    """A strand is a frozen dataclass that overrides something; a misspelt hook would be FedAvg in disguise."""
-    kind = type(strand)
-    _check_dataclass(kind)
-    for f in fields(strand):  # type: ignore[arg-type]
-        value = getattr(strand, f.name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not is_finite(number):
-                raise UserError(f"{strand.name}'s {f.name} must be {FINITE}, not {value}")
+    """A strand has numbers in their ranges and overrides something; a misspelt hook would be FedAvg in disguise."""
+    check_ranges(strand, f"{strand.name}'s ")
     if not overrides(strand, *HOOKS):
+        kind = type(strand)
         raise UserError(f"{kind.__name__} overrides no hook, so it would be FedAvg; the hooks are {', '.join(HOOKS)}")
 
 
@@ -111,12 +126,17 @@ def refuse(strand: Strand, others: tuple[Strand, ...], reasons: Mapping[str, str
 
 def written(strand: Strand) -> str:
     """A strand as it is written in a method: `disco(a=0.4)`, defaults left out."""
-    changed = {
-        f.name: _plain(getattr(strand, f.name))
+    values = ", ".join(f"{key}={_plain(value)!r}" for key, value in changed(strand).items())
+    return strand.name + (f"({values})" if values else "")
+
+
+def changed(strand: Strand) -> dict[str, Any]:
+    """The hyper-parameters that are not a strand's defaults."""
+    return {
+        f.name: getattr(strand, f.name)
         for f in fields(strand)  # type: ignore[arg-type]
         if f.default is MISSING or getattr(strand, f.name) != f.default
     }
-    return strand.name + (f"({', '.join(f'{k}={v!r}' for k, v in changed.items())})" if changed else "")
 
 
 def _plain(value: Any) -> Any:

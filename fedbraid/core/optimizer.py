@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.tree import Tree
 
 
@@ -35,12 +36,12 @@ class Sgd:
     """v ← ρ v + g + λ w;  w ← w − η v."""
 
     name: ClassVar[str] = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    decay: float = 1.0  # the learning rate of round t is lr * decay ** t
-    clip: float = 0.0  # the largest norm of the raw gradient; 0 = no limit
+    lr: float = default(0.1, least=0)
+    momentum: float = default(0.0, least=0, below=1)
+    nesterov: bool = default(False, beside="momentum")
+    weight_decay: float = default(0.0, least=0)
+    decay: float = default(1.0, least=0)  # the learning rate of round t is lr * decay ** t
+    clip: float = default(0.0, least=0)  # the largest norm of the raw gradient; 0 = no limit
 
     def init(self, w: Tensor) -> Tree:
         return {"v": torch.zeros_like(w)} if self.momentum else {}
@@ -68,13 +69,13 @@ class Adam:
     """Adam with bias correction; weight decay enters the gradient."""
 
     name: ClassVar[str] = "adam"
-    lr: float = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    decay: float = 1.0
-    clip: float = 0.0
+    lr: float = default(0.001, least=0)
+    beta1: float = default(0.9, least=0, below=1)
+    beta2: float = default(0.999, least=0, below=1)
+    eps: float = default(1e-8, least=0)
+    weight_decay: float = default(0.0, least=0)
+    decay: float = default(1.0, least=0)
+    clip: float = default(0.0, least=0)
 
     def init(self, w: Tensor) -> Tree:
         return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": w.new_zeros(())}
@@ -98,12 +99,12 @@ class RmsProp:
     """RMSProp as torch has it: v ← α v + (1 − α) g²;  w ← w − η g / (√v + ε)."""
 
     name: ClassVar[str] = "rmsprop"
-    lr: float = 0.01
-    alpha: float = 0.99
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    decay: float = 1.0
-    clip: float = 0.0
+    lr: float = default(0.01, least=0)
+    alpha: float = default(0.99, least=0, below=1)
+    eps: float = default(1e-8, least=0)
+    weight_decay: float = default(0.0, least=0)
+    decay: float = default(1.0, least=0)
+    clip: float = default(0.0, least=0)
 
     def init(self, w: Tensor) -> Tree:
         return {"v": torch.zeros_like(w)}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
+from fedbraid.core.options import default
 from fedbraid.errors import UserError
 
 
@@ -16,9 +17,9 @@ class Schedule:
 
     shape: Literal["constant", "step", "cosine"] = "constant"
     warmup: int = 0  # rounds in which it rises in a line, before the first one with the whole of it
-    milestones: tuple[int, ...] = ()  # step: after so many rounds each …
-    gamma: float = 0.1  # … it is multiplied with this
-    floor: float = 0.0  # cosine: the share that it comes down to over the rounds after the warm-up
+    milestones: tuple[int, ...] = default((), beside="shape=step")  # after so many rounds each …
+    gamma: float = default(0.1, beside="shape=step")  # … it is multiplied with this
+    floor: float = default(0.0, beside="shape=cosine")  # the share that it comes down to after the warm-up
 
     def __post_init__(self) -> None:
         if self.warmup < 0:
@@ -32,14 +33,6 @@ class Schedule:
             raise UserError(f"schedule.gamma must be a finite number above 0, not {self.gamma}")
         if not 0 <= self.floor <= 1:
             raise UserError(f"schedule.floor is a share of optimizer.lr from 0 to 1, not {self.floor}")
-
-    @property
-    def unheard(self) -> str | None:
-        """What to say of a setting that the shape keeps from having any effect."""
-        of = {"milestones": "step", "gamma": "step", "floor": "cosine"}
-        given = (f.name for f in fields(self) if f.name in of and getattr(self, f.name) != f.default)
-        key = next((key for key in given if of[key] != self.shape), None)
-        return f"schedule.{key} is for schedule.shape={of[key]}; set that too, or leave it out" if key else None
 
     def check(self, rounds: int) -> None:
         """That it has what its shape needs, in so many rounds."""

@@ -117,7 +117,7 @@ class Joint:
                 replies[group[0].run] = self.engines[group[0].run].run(group[0].job)
                 continue
             try:
-                with explained():
+                with explained(self.engines[group[0].run]):
                     replies |= self._run(group)
             except (RuntimeError, TypeError, ValueError, UserError) as error:
                 if not self.values[0]:

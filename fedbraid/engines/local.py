@@ -48,6 +48,10 @@ FEW = 64 << 20
 """Bytes of a cohort's uploads of one kind that stay in memory where the user bounds it."""
 
 
+FEW_NAMES = 5
+"""Clients that are named in a sentence."""
+
+
 class Store(Protocol):
     """What strands keep on clients between rounds."""
 
@@ -114,7 +118,7 @@ class Local:
 
     @torch.no_grad()
     def run(self, job: Job, meanwhile: Callable[[], None] = nothing) -> Stacked:
-        with explained():
+        with explained(self):
             return self._run(job, meanwhile)
 
     def _run(self, job: Job, meanwhile: Callable[[], None]) -> Stacked:
@@ -316,7 +320,7 @@ class Local:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(local: Local) -> Iterator[None]:
     """What torch says of mistakes in hooks and batches, as a sentence."""
     try:
         yield
@@ -326,8 +330,27 @@ def explained() -> Iterator[None]:
         raise
     except ValueError as error:
         if "more than 1 value per channel" in str(error):
-            raise UserError(
-                "BatchNorm needs two samples or more in a batch, and a client has a batch of one; "
-                "set local.drop_last=true, or a larger min_size of the partition"
-            ) from error
+            raise UserError(f"BatchNorm needs two samples or more in a batch, and {_batch_of_one(local)}") from error
         raise
+
+
+def _batch_of_one(local: Local) -> str:
+    """Who has one, and what helps: a client takes its only sample whatever `drop_last` says."""
+    sizes, batch = local.clients.sizes, local.work.batch
+    if len(alone := np.flatnonzero(sizes == 1)):
+        return (
+            f"{_named(local, alone)} one sample in all; give each client more, such as with a larger min_size of the "
+            "partition, or take a network without BatchNorm"
+        )
+    if batch == 1:
+        return "local.batch is 1; set it to 2 or more"
+    return f"{_named(local, np.flatnonzero(sizes % (batch or 1) == 1))} one left over; set local.drop_last=true"
+
+
+def _named(local: Local, places: np.ndarray) -> str:
+    numbers = ", ".join(map(str, local.clients.numbered(places[:FEW_NAMES])))
+    if not len(places):
+        return "a client has"
+    if len(places) == 1:
+        return f"client {numbers} has"
+    return f"clients {numbers}{', …' if len(places) > FEW_NAMES else ''} have"

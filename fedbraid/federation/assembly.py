@@ -41,6 +41,7 @@ from fedbraid.federation.remote import Judge, Patience, Remote
 from fedbraid.federation.secrecy import Secrecy, check_secrecy, hidden
 from fedbraid.federation.secrecy import told as secret_and_open
 from fedbraid.federation.transport import Transport
+from fedbraid.heard import refuse_unheard
 from fedbraid.rounds import Line
 from fedbraid.store import ClientStore
 
@@ -64,6 +65,7 @@ def assembled(
     device, dtype = ready(config)
     chain = methods.parse(config.method, config.strands, given.strands)
     check_needs(config, chain)
+    refuse_unheard([(config, chain)])
     dataset = None
     if config.data.name != BY_CLIENTS:
         dataset = data.load(config.data.name, given.data_dir, **config.data.options)

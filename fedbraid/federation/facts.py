@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedbraid.config import structured
 from fedbraid.core.task import Task
+from fedbraid.core.typed import structured
 from fedbraid.data.dataset import Dataset, Split, made_of
 from fedbraid.data.ranges import LABEL_RANGES, edges
 from fedbraid.errors import UserError

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
-from fedbraid.core.strand import Client, Round, Strand
+from fedbraid.core.options import default
+from fedbraid.core.strand import Client, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
 from fedbraid.strands.distil import NEVER
@@ -35,20 +36,21 @@ class Acd(Strand):
     needs = frozenset({"labels"})
     every_epoch = True
 
-    lam: float = 1.0
-    tau: float = 1 - 1e-5
-    mixup: float = 1.0  # 0 = without Mixup
-    kl: Literal["mean_present", "sum"] = "mean_present"
-    missing: float = 1e-8
+    lam: float = default(1.0, least=0)
+    tau: float = default(1 - 1e-5, above=0, below=1, beside="score")
+    mixup: float = default(1.0, least=0)  # 0 = without Mixup
+    kl: Literal["mean_present", "sum"] = default("mean_present", beside="score")
+    missing: float = default(1e-8, above=0)
     score: bool = True  # False = uniform weights
-
-    def __post_init__(self) -> None:
-        if not 0 < self.tau < 1 or not self.missing > 0 or self.mixup < 0:
-            raise UserError("fedacd needs tau between 0 and 1, missing above 0 and mixup of at least 0")
 
     @property
     def claims(self) -> tuple[str, ...]:
         return (ADJUSTS, MIXES) if self.mixup else (ADJUSTS,)
+
+    def init_server(self, setup: Setup) -> Tree:
+        if setup.classes < 2:
+            raise UserError("fedacd tells classes apart, and there is only one; leave it out")
+        return {}
 
     def draw(self, rng: np.random.Generator, counts: np.ndarray, width: int) -> dict[str, np.ndarray]:
         return draw_mixes(self.mixup, rng, counts, width) if self.mixup else {}

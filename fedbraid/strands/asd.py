@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Strand, View
 from fedbraid.models.outputs import Outputs
 from fedbraid.strands.distil import divergence, entropy, without_true_class
@@ -25,9 +26,9 @@ class Asd(Strand):
     neutral = {"lam": 0.0}
     needs = frozenset({"labels"})
 
-    lam: float = 10.0
-    temperature: float = 2.0
-    entropy: Literal["plain", "temperature"] = "plain"
+    lam: float = default(10.0, least=0)
+    temperature: float = default(2.0, above=0)
+    entropy: Literal["plain", "temperature"] = default("plain", beside="weights=adaptive")
     divergence: Literal["kl", "reverse", "js"] = "kl"
     weights: Literal["adaptive", "uniform"] = "adaptive"
     not_true: bool = False

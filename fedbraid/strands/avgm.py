@@ -3,8 +3,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.strand import Round, Setup, Strand
 from fedbraid.core.tree import Tree
+from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,13 @@ class AvgM(Strand):
     title = "FedAvgM (Hsu et al., 2019)"
     neutral = {"beta": 0.0}
 
-    beta: float = 0.9
+    beta: float = default(0.9, least=0, below=1)
     nesterov: bool = False
     dampened: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nesterov and self.dampened:
+            raise UserError("avgm's nesterov and dampened are two forms of its momentum; keep one of them")
 
     @property
     def claims(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.random import stream
 from fedbraid.core.strand import Client, Round, Setup, Strand
 from fedbraid.core.tree import Tree
@@ -29,12 +30,12 @@ class Creff(Strand):
     needs = frozenset({"labels"})
     sum_only = frozenset({"weight", "bias", "has"})
 
-    per_class: int = 100
-    match_steps: int = 100
-    match_lr: float = 0.1
-    head_epochs: int = 300
-    head_lr: float = 0.01
-    head_batch: int = 32
+    per_class: int = default(100, least=1)
+    match_steps: int = default(100, least=0)
+    match_lr: float = default(0.1, least=0)
+    head_epochs: int = default(300, least=0)
+    head_lr: float = default(0.01, least=0)
+    head_batch: int = default(32, least=1)
 
     @property
     def claims(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Strand
 from fedbraid.models.outputs import Outputs
 
@@ -20,7 +21,7 @@ class Decorr(Strand):
     title = "FedDecorr (Shi et al., 2023)"
     neutral = {"beta": 0.0}
 
-    beta: float = 0.1
+    beta: float = default(0.1, least=0)
     scale: Literal["code", "paper"] = "code"
 
     def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:

@@ -4,6 +4,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
@@ -28,14 +29,14 @@ class Disco(Strand):
     neutral = {"a": 0.0, "b": 0.0}
     sum_only = frozenset({"counts"})
 
-    a: float = 0.5
+    a: float = default(0.5, least=0)
     b: float = 0.1
     metric: Literal["kl", "l1", "l2", "cosine"] = "kl"
     normalise: bool = True
     target: Literal["uniform", "global"] | tuple[float, ...] = "uniform"
 
     def __post_init__(self) -> None:
-        if isinstance(self.target, tuple) and (min(self.target) < 0 or abs(sum(self.target) - 1) > 1e-6):
+        if isinstance(self.target, tuple) and (abs(sum(self.target) - 1) > 1e-6 or min(self.target) < 0):
             raise UserError(f"disco's target must be shares that sum to 1, not {self.target}")
 
     def init_server(self, setup: Setup) -> Tree:

@@ -4,9 +4,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Gradient, Round, Setup, Strand
 from fedbraid.core.tree import Tree
-from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,9 @@ class Drift(Strand):
     first_in = frozenset({"deploy"})
     last_in = frozenset({"update"})  # what is added is what `deploy` takes away again
 
-    alpha: float = 0.01
+    alpha: float = default(0.01, above=0)
     by_size: bool = False
     added: Literal["all", "cohort"] = "all"
-
-    def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise UserError(f"drift's alpha must be above 0, not {self.alpha}; leave drift out to train without it")
 
     def init_server(self, setup: Setup) -> Tree:
         return {"h": torch.zeros_like(setup.w), "added": torch.zeros_like(setup.w)}

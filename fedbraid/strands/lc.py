@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Strand
 from fedbraid.strands.distil import NEVER
 
@@ -22,8 +23,8 @@ class Lc(Strand):
     neutral = {"tau": 0.0, "missing": 1.0}
     needs = frozenset({"labels"})
 
-    tau: float = 1.0
-    missing: float = 0.0
+    tau: float = default(1.0, least=0)
+    missing: float = default(0.0, least=0)
 
     @property
     def claims(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Strand
 from fedbraid.errors import UserError
 
@@ -16,11 +17,7 @@ class Mixup(Strand):
     title = "Input Mixup (Zhang et al., 2018)"
     needs = frozenset({"labels"})
 
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise UserError(f"mixup's alpha must be above 0, not {self.alpha}; leave mixup out to train without it")
+    alpha: float = default(1.0, above=0)
 
     @property
     def claims(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Setup, Strand, View
 from fedbraid.core.tree import Tree
 from fedbraid.models.outputs import Outputs
@@ -22,8 +23,8 @@ class Moon(Strand):
     title = "MOON (Li et al., 2021)"
     neutral = {"mu": 0.0}
 
-    mu: float = 1.0
-    temperature: float = 0.5
+    mu: float = default(1.0, least=0)
+    temperature: float = default(0.5, above=0)
 
     def init_client(self, setup: Setup) -> Tree:
         return {"model": setup.w, "buffers": setup.buffers, "has": setup.w.new_zeros(())}

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
@@ -25,8 +26,8 @@ class Nh(Strand):
     sum_only = frozenset({"mean", "n"})
     last_in = frozenset({"update"})  # prototypes are set, not stepped to
 
-    rho: float = 0.9
-    scale: float = 1.0
+    rho: float = default(0.9, least=0, most=1)
+    scale: float = default(1.0, above=0)
     train_scale: bool = True
 
     @property

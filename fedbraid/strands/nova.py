@@ -5,6 +5,7 @@ from torch import Tensor
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import refuse
 from fedbraid.core.optimizer import Sgd
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
@@ -23,7 +24,7 @@ class Nova(Strand):
 
     title = "FedNova (Wang et al., 2020)"
 
-    mu: float = 0.0
+    mu: float = default(0.0, least=0)
     steps_effective: bool = False
 
     def among(self, others: tuple[Strand, ...]) -> Strand:

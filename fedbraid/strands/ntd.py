@@ -3,6 +3,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Strand, View
 from fedbraid.models.outputs import Outputs
 from fedbraid.strands.distil import divergence, without_true_class
@@ -20,8 +21,8 @@ class Ntd(Strand):
     neutral = {"beta": 0.0}
     needs = frozenset({"labels"})
 
-    beta: float = 1.0
-    temperature: float = 1.0
+    beta: float = default(1.0, least=0)
+    temperature: float = default(1.0, above=0)
 
     def among(self, others: tuple[Strand, ...]) -> Strand | None:
         return None if any(o.name == "asd" for o in others) else self

@@ -4,6 +4,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.strand import Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
@@ -22,11 +23,11 @@ class Opt(Strand):
     averages = "uniform"
 
     kind: Literal["adam", "yogi", "adagrad"] = "adam"
-    lr: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-    v0: float = 0.0
+    lr: float = default(0.1, above=0)
+    beta1: float = default(0.9, least=0, below=1)
+    beta2: float = default(0.99, least=0, below=1, beside=("kind=adam", "kind=yogi"))
+    tau: float = default(1e-3, above=0)
+    v0: float = default(0.0, least=0)
     bias_correction: bool = False
 
     def __post_init__(self) -> None:

@@ -2,8 +2,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Gradient, Strand
-from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,7 @@ class Prox(Strand):
     title = "FedProx (Li et al., 2020)"
     neutral = {"mu": 0.0}
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise UserError(f"prox's mu must be at least 0, not {self.mu}")
+    mu: float = default(0.01, least=0)
 
     def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
         return next(w) + self.mu * (w - c.start)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from fedbraid.core.chain import refuse
 from fedbraid.core.optimizer import Optimizer, Sgd
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.task import sample_losses
 from fedbraid.core.tree import Tree
@@ -27,7 +28,7 @@ class QFair(Strand):
     averages = "uniform"
     neutral = {"q": 0.0}
 
-    q: float = 1.0
+    q: float = default(1.0, least=0)
 
     def among(self, others: tuple[Strand, ...]) -> Strand:
         refuse(self, others, {"drift": NO_MEAN, "nova": "both rescale the same updates"})

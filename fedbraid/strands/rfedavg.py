@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Setup, Strand, View
 from fedbraid.core.tree import PerClient, Tree
 from fedbraid.models.outputs import Outputs
@@ -27,11 +28,11 @@ class RFedAvg(Strand):
     title = "rFedAvg (Wang et al., 2023)"
     neutral = {"lam": 0.0}
 
-    lam: float = 1e-4
+    lam: float = default(1e-4, least=0)
     delta: Literal["full", "batch"] = "full"
     include_self: bool = False
-    noise: float = 0.0
-    clip: float = 1.0
+    noise: float = default(0.0, least=0)
+    clip: float = default(1.0, above=0, beside="noise")
 
     @property
     def claims(self) -> tuple[str, ...]:
@@ -99,11 +100,11 @@ class RFedAvgPlus(Strand):
     title = "rFedAvg+ (Wang et al., 2023)"
     neutral = {"lam": 0.0}
 
-    lam: float = 1e-4
+    lam: float = default(1e-4, least=0)
     delta: Literal["full", "batch"] = "full"
     include_self: bool = False
-    noise: float = 0.0
-    clip: float = 1.0
+    noise: float = default(0.0, least=0)
+    clip: float = default(1.0, above=0, beside="noise")
 
     @property
     def claims(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
@@ -28,8 +29,8 @@ class Rod(Strand):
     neutral = {"gamma": 0.0, "missing": 1.0}
     needs = frozenset({"labels"})
 
-    gamma: float = 1.0
-    missing: float = 0.0
+    gamma: float = default(1.0, least=0)
+    missing: float = default(0.0, least=0)
     personal: bool = True
 
     @property

@@ -3,8 +3,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Gradient, Strand
-from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,10 @@ class Sam(Strand):
     neutral = {"rho": 0.0}
     first_in = frozenset({"grad"})
 
-    rho: float = 0.1
-    mix: float = 1.0
+    rho: float = default(0.1, least=0)
+    mix: float = default(1.0, least=0, most=1)
     adaptive: bool = False
-    eta: float = 0.2
-
-    def __post_init__(self) -> None:
-        if self.rho < 0:
-            raise UserError(f"sam's rho must be at least 0, not {self.rho}")
+    eta: float = default(0.2, least=0, beside="adaptive")
 
     def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
         g = next(w)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedbraid.core.chain import overrides, refuse
 from fedbraid.core.optimizer import Optimizer, Sgd
+from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Gradient, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
@@ -28,8 +29,8 @@ class Scaffold(Strand):
     sum_only = frozenset({"change"})
 
     option: Literal[1, 2] = 2
-    server_lr: float = 1.0
-    strength: float = 1.0
+    server_lr: float = default(1.0, above=0)
+    strength: float = default(1.0, least=0)
     by_size: bool = False
 
     def among(self, others: tuple[Strand, ...]) -> Strand:

@@ -3,9 +3,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbraid.core.options import default
 from fedbraid.core.strand import Round, Strand
 from fedbraid.core.tree import PerClient, Tree
-from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,8 @@ class Skip(Strand):
     needs = frozenset({"fixed cohort", "each model"})
     first_in = frozenset({"update"})  # whether there is a step is decided before the step is transformed
 
-    every: int = 3
+    every: int = default(3, least=1)
     final_aggregate: bool = True
-
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise UserError(f"skip averages every {self.every} rounds; every must be 1 or more")
 
     @property
     def claims(self) -> tuple[str, ...]:

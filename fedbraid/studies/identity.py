@@ -13,6 +13,7 @@ from fedbraid.config import Config, Named, from_dict, optimizer_of, to_dict
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.experiment import CLIENTS, KNOW_THEIR_CLIENTS, check_needs
+from fedbraid.heard import refuse_unheard
 from fedbraid.registry import Entry, find
 from fedbraid.studies.recipe import Settings
 
@@ -51,6 +52,7 @@ def written_out(config: Config, own: Sequence[type[Strand]] = ()) -> Config:
     """The configuration with every default in it. Names, options and hyper-parameters that do not exist are refused."""
     chain = methods.parse(config.method, config.strands, own)
     check_needs(config, chain)
+    refuse_unheard([(config, chain)])
     part = config.partition
     return replace(
         config,

@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -12,15 +12,16 @@ from made_up_strands import MADE_UP, Fair, Focal
 
 from fedbraid import methods
 from fedbraid.core.chain import Chain, hyper_parameters, written
+from fedbraid.core.numbers import LARGEST
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.strands import METHODS, STRANDS, AvgM, Disco, Prox, Skip, Uniform
 
 VALUES = {
-    float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
     int: st.integers(1, 10**6),
 }
+MORE, LESS = ("above", "at least"), ("below", "at most")
 
 
 @st.composite
@@ -35,12 +36,21 @@ def chains(draw):
 
 def draw_strand(draw, kind):
     given, hints = {}, get_type_hints(kind)
-    for name in hyper_parameters(kind):
+    for name, f in ((f.name, f) for f in fields(kind)):
         if get_origin(hints[name]) is Literal:
             given[name] = draw(st.sampled_from(get_args(hints[name])))
         elif hints[name] in VALUES:
             given[name] = draw(VALUES[hints[name]])
+        elif hints[name] is float:
+            given[name] = draw(numbers(f.metadata.get("bounds", {})))
     return kind(**given)
+
+
+def numbers(bounds):
+    """The numbers that a hyper-parameter may be."""
+    low, high = (next((bounds[word] for word in words if word in bounds), None) for words in (MORE, LESS))
+    ends = {"exclude_min": "above" in bounds, "exclude_max": "below" in bounds}
+    return st.floats(-LARGEST if low is None else low, LARGEST if high is None else high, **ends)
 
 
 @given(chains())
@@ -53,6 +63,13 @@ def test_a_chain_survives_pickling(chain):
     again = pickle.loads(pickle.dumps(chain))
     assert again == chain and str(again) == str(chain)
     assert [s.name for s in again.using("grad")] == [s.name for s in chain.using("grad")]
+
+
+def test_objects_are_typed_as_what_is_written():
+    assert Chain((Disco(target=[0.5, 0.5]),)) == methods.parse("disco(target=[0.5, 0.5])")
+    for wrong in (Disco(target="globl"), Disco(metric="l3"), Prox(mu="much"), Skip(every=2.5)):
+        with pytest.raises(UserError, match=rf"{wrong.name}'s \w+ must be "):
+            Chain((wrong,))
 
 
 def test_defaults_are_left_out_of_what_is_printed():

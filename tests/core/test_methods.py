@@ -11,7 +11,7 @@ from fedbraid import methods
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
-from fedbraid.strands import AvgM, Disco, Prox, Scaffold, Skip
+from fedbraid.strands import AvgM, Disco, Drift, Prox, Sam, Scaffold, Skip
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,25 @@ def test_settings_fill_in_what_the_text_leaves_open():
     assert parse("prox+disco(a=0.9)", settings=settings) == Chain((Prox(), Disco(0.9, 0.2)))
 
 
+def test_settings_win_over_the_numbers_of_a_papers_name_and_the_text_over_both():
+    settings = {"drift": {"alpha": 5.0}}
+    assert parse("fedspeed").strands == (Sam(), Drift(alpha=0.1))
+    assert parse("fedspeed", settings=settings).strands == (Sam(), Drift(alpha=5.0))
+    assert parse("fedasam(rho=0.2)", settings={"sam": {"rho": 0.3, "mix": 0.5}}).strands == (
+        Sam(rho=0.2, mix=0.5, adaptive=True),
+    )
+
+
+def test_settings_fill_in_what_a_chain_of_objects_leaves_open():
+    chain = Chain((Prox(), Disco(a=0.9), Picky(3)))
+    settings = {"prox": {"mu": 5}, "disco": {"a": 0.3, "b": 0.2}, "picky": {"size": 4}}
+    assert methods.with_settings(chain, settings) == Chain((Prox(5.0), Disco(0.9, 0.2), Picky(3)))
+    for wrong in ({"sam": {"rho": 0.1}}, {"prox": {"nu": 5.0}}, {"prox": {"mu": "a"}}):
+        with pytest.raises(UserError, match=r"which is not part of 'prox\+disco|no hyper-parameter of prox|prox's mu"):
+            methods.with_settings(chain, wrong)
+
+
+A_TARGET = "one of 'uniform', 'global' or a list of numbers such as [0.5, 0.5]"
 WRONG = [
     ("disko", "no method is called 'disko'; did you mean 'disco'?"),
     ("fedproxx+disco", "did you mean 'fedprox'?"),
@@ -62,15 +81,37 @@ WRONG = [
     ("disco(alpha=1)", "no hyper-parameter of disco is called 'alpha'"),
     ("uniform(lr=1)", "uniform has no hyper-parameters"),
     ("fedavg(mu=1)", "takes no hyper-parameters"),
-    ("prox(mu='a')", "prox's mu must be of type float, not 'a'"),
-    ("prox(mu=true)", "prox's mu must be of type float, not True"),
-    ("prox(mu=None)", "prox's mu must be of type float"),
-    ("skip(every=2.5)", "skip's every must be of type int"),
-    ("skip(every=true)", "skip's every must be of type int"),
-    ("skip(every=0)", "every must be 1 or more"),
-    ("avgm(nesterov=1)", "avgm's nesterov must be of type bool"),
+    ("prox(mu='a')", "prox's mu must be a number, not 'a'"),
+    ("prox(mu=true)", "prox's mu must be a number, not True"),
+    ("prox(mu=None)", "prox's mu must be a number, not 'None'"),
+    ("skip(every=2.5)", "skip's every must be a whole number"),
+    ("skip(every=true)", "skip's every must be a whole number"),
+    ("skip(every=0)", "skip's every must be at least 1, not 0"),
+    ("avgm(nesterov=1)", "avgm's nesterov must be true or false"),
     ("picky", "picky needs a value for size"),
-    ("picky(size=1, metric=l3)", "must be one of kl, l2"),
+    ("picky(size=1, metric=l3)", "must be one of 'kl', 'l2', not 'l3'"),
+    ("disco(target=globl)", f"disco's target must be {A_TARGET}, not 'globl'"),
+    ("disco(target='abc')", f"disco's target must be {A_TARGET}, not 'abc'"),
+    ("disco(target=[1, 'a'])", f"disco's target must be {A_TARGET}, not [1, 'a']"),
+    ("disco(target=3)", f"disco's target must be {A_TARGET}, not 3"),
+    ("disco(target=[])", "disco's target must be shares that sum to 1, not ()"),
+    ("asd(temperature=0)", "asd's temperature must be above 0, not 0.0"),
+    ("moon(temperature=0.0)", "moon's temperature must be above 0, not 0.0"),
+    ("ntd(temperature=0.0)", "ntd's temperature must be above 0, not 0.0"),
+    ("opt(beta1=2.0)", "opt's beta1 must be at least 0 and below 1, not 2.0"),
+    ("qfair(q=-3.0)", "qfair's q must be at least 0, not -3.0"),
+    ("avgm(beta=-1.0)", "avgm's beta must be at least 0 and below 1, not -1.0"),
+    ("avgm(nesterov=true, dampened=true)", "avgm's nesterov and dampened are two forms"),
+    ("creff(per_class=0)", "creff's per_class must be at least 1, not 0"),
+    ("creff(head_batch=0)", "creff's head_batch must be at least 1, not 0"),
+    ("creff(per_class=-3)", "creff's per_class must be at least 1, not -3"),
+    ("rfedavg(noise=-1)", "rfedavg's noise must be at least 0, not -1.0"),
+    ("rfedavg_plus(noise=1, clip=0)", "rfedavg_plus's clip must be above 0, not 0.0"),
+    ("fedacd(tau=1)", "fedacd's tau must be above 0 and below 1, not 1.0"),
+    ("nh(rho=1.5)", "nh's rho must be at least 0 and at most 1, not 1.5"),
+    ("prox(mu=1e39)", "prox's mu must be finite in float32"),
+    ("scaffold(option=3)", "scaffold's option must be one of 1, 2, not 3"),
+    ("scaffold(option=true)", "scaffold's option must be one of 1, 2, not True"),
     ("prox(0.1)", "is not a method"),
     ("prox(*[1])", "is not a method"),
     ("prox(**{'mu': 1})", "is not a method"),

@@ -10,6 +10,7 @@ from networks import Normed
 from torch.nn.functional import cross_entropy
 
 from fedbraid.core.plan import make_plan
+from fedbraid.errors import UserError
 
 EVEN = toy((4, 8, 12, 6))  # no batch of a single sample, which BatchNorm cannot train on
 WORK = {"batch": 4, "epochs": 2, "drop_last": True}
@@ -98,3 +99,22 @@ def test_both_passes_of_sam_move_the_statistics_as_in_torch():
         for name, value in module.named_buffers():
             if name in views:
                 torch.testing.assert_close(views[name], value, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "local", "sentence"),
+    [
+        (
+            (4, 1, 6),
+            {"batch": 4, "drop_last": True},
+            "client 1 has one sample in all; give each client more, such as with",
+        ),
+        ((1,) * 7, {"batch": 4}, "clients 0, 1, 2, 3, 4, … have one sample in all"),
+        ((4, 6), {"batch": 1}, r"local.batch is 1; set it to 2 or more"),
+        ((4, 5, 9), {"batch": 4}, "clients 1, 2 have one left over; set local.drop_last=true"),
+    ],
+)
+def test_a_batch_of_one_is_told_with_what_helps(sizes, local, sentence):
+    experiment = federation(data=toy(sizes), module=Normed(), local=local, engine={"kind": "loop"})
+    with pytest.raises(UserError, match=f"BatchNorm needs two samples or more in a batch, and {sentence}"):
+        experiment.advance()

@@ -33,8 +33,7 @@ def test_prox_pulls_to_the_received_model_and_momentum_sees_it(rho):
     assert far(world.trained(f"prox(mu={mu})", {"momentum": rho}).server.w, w) < 1e-12
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("dampened", [False, True])
+@pytest.mark.parametrize(("nesterov", "dampened"), [(False, False), (True, False), (False, True)])
 def test_avgm_gives_the_server_momentum(nesterov, dampened):
     world, beta = World(), 0.7
     w, v = world.start, np.zeros_like(world.start)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import SIZES, advanced, federation, held, identical
+from helpers import SIZES, advanced, federation, held, identical, toy
 from local_world import (
     CLASSES,
     COHORT,
@@ -405,3 +405,8 @@ def test_rfedavgs_clients_tell_their_mean_under_the_initial_model_once(more):
         experiment.advance()
     assert set(told[trained > 0]) == {1}
     assert max(trained) + 1 <= RFedAvg(noise=1.0).releases(8)[1]
+
+
+def test_fedacd_is_refused_where_there_is_one_class():
+    with pytest.raises(UserError, match="fedacd tells classes apart, and there is only one"):
+        federation("fedacd", data=toy(classes=1))

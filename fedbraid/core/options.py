@@ -1,0 +1,71 @@
+"""What an option may be, and beside which others it has an effect: said where it is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field, fields
+from operator import ge, gt, le, lt
+from typing import Any, TypeVar
+
+from fedbraid.core.numbers import FINITE, is_finite
+from fedbraid.errors import UserError
+
+Value = TypeVar("Value")
+
+HOLDS = {"above": gt, "at least": ge, "below": lt, "at most": le}
+BOUNDS, BESIDE = "bounds", "beside"
+"""Where a field's metadata have what is said of it."""
+
+
+def default(
+    value: Value,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    beside: str | tuple[str, ...] = (),
+) -> Value:
+    """A field of a frozen dataclass with this value unless another is given, and what others it may have.
+
+    `beside` are other options without which it has no effect, one of which is enough: "crop" is one that is not 0,
+    "shape=step" one with that value.
+    """
+    bounds = {"above": above, "at least": least, "below": below, "at most": most}
+    said = {
+        BOUNDS: {word: bound for word, bound in bounds.items() if bound is not None},
+        BESIDE: (beside,) if isinstance(beside, str) else beside,
+    }
+    made: Value = field(default=value, metadata=said)
+    return made
+
+
+def check_ranges(owner: Any, path: str) -> None:
+    """Refuse a number that is not finite, or not what was said of it; `path` stands before the option's name."""
+    for f in fields(owner):
+        value, bounds = getattr(owner, f.name), f.metadata.get(BOUNDS, {})
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not is_finite(number):
+                raise UserError(f"{path}{f.name} must be {FINITE}, not {value}")
+        if not all(HOLDS[word](value, bound) for word, bound in bounds.items()):
+            words = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items())
+            raise UserError(f"{path}{f.name} must be {words}, not {value}")
+
+
+def conditional(owner: Any, path: str) -> Iterator[tuple[str, list[str], str]]:
+    """Each option that is given and counts only beside others: as it is written, those, and a complaint if it does not.
+
+    `path` stands before the option's name.
+    """
+    for f in fields(owner):
+        value, beside = getattr(owner, f.name), f.metadata.get(BESIDE, ())
+        if beside and value != f.default:
+            given, wanted = f"{path}{f.name}={value}", " or ".join(f"{path}{other}" for other in beside)
+            counts = any(_has(owner, other) for other in beside)
+            others = [other.partition("=")[0] for other in beside]
+            yield given, others, "" if counts else f"{given} is for {wanted}; set that too, or leave it out"
+
+
+def _has(owner: Any, other: str) -> bool:
+    name, _, value = other.partition("=")
+    return str(getattr(owner, name)) == value if value else bool(getattr(owner, name))

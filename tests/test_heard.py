@@ -1,0 +1,75 @@
+"""Settings that have no effect are refused, unless they are varied into having one or are the defaults."""
+
+import pytest
+
+from fedbraid import methods
+from fedbraid.config import from_dict
+from fedbraid.errors import UserError
+from fedbraid.heard import refuse_unheard
+from fedbraid.studies.identity import written_out
+
+
+def asked(*several):
+    """Runs that are asked for together, each by its method and its settings."""
+    configs = [from_dict({"method": method, **settings}) for method, settings in several]
+    return [(config, methods.parse(config.method, config.strands)) for config in configs]
+
+
+UNHEARD = [
+    ("fedavg", {"schedule": {"gamma": 0.5}}, "schedule.gamma=0.5 is for schedule.shape=step; set that too, or leave"),
+    (
+        "fedavg",
+        {"schedule": {"shape": "cosine", "milestones": [5]}},
+        "schedule.milestones=(5,) is for schedule.shape=st",
+    ),
+    ("fedavg", {"schedule": {"shape": "step", "milestones": [5], "floor": 0.1}}, "is for schedule.shape=cosine"),
+    ("fedavg", {"sampling": {"rate": 0.3}}, "sampling.rate=0.3 is for sampling.scheme=bernoulli"),
+    ("fedavg", {"sampling": {"scheme": "by_size", "clients": 5, "rate": 0.3}}, "sampling.rate=0.3 is for"),
+    (
+        "fedavg",
+        {"sampling": {"scheme": "bernoulli", "clients": 5}},
+        "sampling.clients=5 is for sampling.scheme=fixed or",
+    ),
+    ("fedavg", {"sampling": {"late_from": 3}}, "sampling.late_from=3 is for sampling.late; set that too"),
+    ("fedavg", {"optimizer": {"nesterov": True}}, "optimizer.nesterov=True is for optimizer.momentum"),
+    ("fedavg", {"augment": {"flip": 0.5, "crop_share": 0.5}}, "augment.crop_share=0.5 is for augment.crop"),
+    ("fedavg", {"augment": {"flip": 0.5, "padding": "mean"}}, "=mean is for augment.crop or augment.rotation"),
+    ("sam(eta=0.3)", {}, "sam's eta=0.3 is for sam's adaptive"),
+    ("sam", {"strands": {"sam": {"eta": 0.3}}}, "sam's eta=0.3 is for sam's adaptive"),
+    ("rfedavg(clip=2)", {}, "rfedavg's clip=2.0 is for rfedavg's noise"),
+    ("fedadagrad(beta2=0.9)", {}, "opt's beta2=0.9 is for opt's kind=adam or opt's kind=yogi"),
+    ("fedacd(score=false, kl=sum)", {}, "fedacd's kl=sum is for fedacd's score"),
+    ("asd(weights=uniform, entropy=temperature)", {}, "asd's entropy=temperature is for asd's weights=adaptive"),
+]
+
+
+@pytest.mark.parametrize(("method", "settings", "sentence"), UNHEARD)
+def test_what_has_no_effect_is_refused(method, settings, sentence):
+    with pytest.raises(UserError) as caught:
+        refuse_unheard(asked((method, settings)))
+    assert sentence in str(caught.value)
+
+
+def test_what_is_heard_or_spelt_out_as_it_is_anyway_is_not_refused():
+    spelt_out = {"optimizer": {"nesterov": False, "momentum": 0.0}, "augment": {"crop_share": 1.0, "padding": "zero"}}
+    refuse_unheard(asked(("sam(eta=0.2)+rfedavg(clip=1.0)", spelt_out)))
+    heard = {"optimizer": {"nesterov": True, "momentum": 0.9}, "augment": {"rotation": 5.0, "padding": "mean"}}
+    refuse_unheard(asked(("fedasam(eta=0.3)+rfedavg(noise=1.0, clip=2.0)", heard)))
+    for method in ("fedavg", "fedasam", "fedadagrad"):
+        (run,) = asked((method, {}))
+        refuse_unheard(asked((method, {"strands": written_out(run[0]).strands})))
+
+
+def test_of_varied_runs_one_must_hear_a_setting():
+    shapes, varied = ("constant", "cosine", "step"), {"varied": ["schedule.shape"]}
+    constant, cosine, step = ({"schedule": {"shape": shape, "milestones": [2]}} | varied for shape in shapes)
+    refuse_unheard(asked(("fedavg", constant), ("fedavg", step)))
+    refuse_unheard(asked(("fedavg", constant)))  # as it was recorded
+    with pytest.raises(UserError, match=r"schedule.milestones=\(2,\) is for schedule.shape=step"):
+        refuse_unheard(asked(("fedavg", constant), ("fedavg", cosine)))
+    sams = (
+        {"strands": {"sam": {"eta": 0.3, "adaptive": a}}, "varied": ["strands.sam.adaptive"]} for a in (True, False)
+    )
+    refuse_unheard(asked(*(("sam", settings) for settings in sams)))
+    with pytest.raises(UserError, match=r"sam's eta=0.3 is for"):
+        refuse_unheard(asked(("sam(eta=0.3)", {}), ("fedasam(eta=0.3)", {})))
