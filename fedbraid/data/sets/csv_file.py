@@ -109,8 +109,8 @@ def csv_file(
     made = decoded("csv", sources, options, lambda shelf: _decode(shelf, tables, columns, wanted))
     scale = made.facts["scale"] if standardise else None
     train, test_rows = split(made, "train"), split(made, "test")
+    target = measured(train.y[:, None]) if standardise and not columns.is_class else Normal((0.0,), (1.0,))
     if standardise and not columns.is_class:
-        target = measured(train.y[:, None])
         train, test_rows = _with_target(train, target), _with_target(test_rows, target)
     return Dataset(
         name="csv",
@@ -122,6 +122,8 @@ def csv_file(
         std=tuple(scale["std"]) if scale else (1.0,),
         labels=tuple(made.facts["labels"]),
         tokens=tuple(made.facts["tokens"]),
+        features=columns.features,
+        target=(target.mean[0], target.std[0]),
         source=str(sources[0]),
     )
 
