@@ -4,6 +4,7 @@
     rounds.jsonl           one line a round, only ever appended to
     summary.json           the numbers of a finished run
     model.safetensors      the trained model, by parameter name
+    inputs.json            what that model takes: columns, mean and deviation, classes
     initial.safetensors    the model that it began with, where the network was brought along: no seed makes it again
     checkpoint/            the server's and the clients' state after some round, and the length of rounds.jsonl then
 
@@ -26,6 +27,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedbraid import inputs
 from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import Server
@@ -59,6 +61,11 @@ class RunDirectory:
     def reached(self) -> int:
         """The round of the last checkpoint."""
         return int(self._checkpoint()["round"]) if (self.states / CHECKPOINT).exists() else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is there that is written of a finished run."""
+        return all((self.path / file).exists() for file in ("summary.json", inputs.FILE))
 
     @property
     def log(self) -> Path:
@@ -251,6 +258,7 @@ class RunDirectory:
         w, buffers = experiment.deployed()
         model = experiment.model
         save_tensors(self.path / "model.safetensors", model.layout.views(w) | model.buffers.views(buffers))
+        write_json(self.path / inputs.FILE, experiment.inputs.told())
         write_json(self.path / "summary.json", _strict(summary))
 
     @contextmanager

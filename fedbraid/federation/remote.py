@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,7 @@ from fedbraid.federation.facts import Facts
 from fedbraid.federation.post import Post
 from fedbraid.federation.register import Register
 from fedbraid.federation.secrecy import Fewer, TooFew
+from fedbraid.inputs import Inputs
 from fedbraid.rounds import Federation, Line
 
 log = logging.getLogger("fedbraid")
@@ -70,6 +71,13 @@ class Remote(Federation):
     @property
     def label_table(self) -> None:
         """Nobody tells the server."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the server knows of it. In which units clients gave the targets of a regression, it was not told."""
+        facts = self.facts
+        known = Inputs.of(facts.made_up())
+        return replace(known, numbers=facts.numbers, mean=facts.mean, std=facts.std, target=())
 
     def scored(self) -> Line:
         return self.judge(*self.deployed(), self.server.round)
