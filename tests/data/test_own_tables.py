@@ -228,6 +228,17 @@ def test_mistakes_are_named_and_leave_nothing(file, lines, options, sentence):
     assert not list((cache_directory() / "decoded").glob("*.part"))
 
 
+def test_small_tables_leave_no_copy(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBRAID_CACHE", str(tmp_path / "cache"))
+    path = file(HEADER, *ROWS)
+    small = data.load("csv", path=path, label="kind", users="who")
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr("fedbraid.data.cache.QUICK", 10)
+    large = data.load("csv", path=path, label="kind", users="who")
+    assert len(list((tmp_path / "cache" / "decoded").iterdir())) == 1
+    assert everything(small) == everything(large) and (small.mean, small.labels) == (large.mean, large.labels)
+
+
 def test_a_path_is_needed_and_must_be_there(tmp_path):
     with refused("data set 'csv' needs the option path"):
         data.load("csv")

@@ -114,6 +114,14 @@ def test_columns_without_names_are_refused_where_the_federations_have_some(tmp_p
     assert "its columns have no names to tell them by" in said
 
 
+def test_what_a_client_keeps_is_its_own(tmp_path):
+    conducted(tmp_path, {"a": (COLUMNS, {})}, features=list(COLUMNS), **SCALE)
+    (run,) = (folder for folder in (tmp_path / "a").iterdir() if folder.is_dir())
+    kept = [path for path in run.iterdir() if path.name != ".lock"]
+    assert run.stat().st_mode & 0o777 == 0o700
+    assert len(kept) > 1 and {path.stat().st_mode & 0o777 for path in kept} == {0o600}
+
+
 def test_names_are_one_for_each_number():
     assert Facts.read({"features": list(COLUMNS), "classes": 2}).shape == (3,)
     for names, shape in ((["a", "a"], [2]), (["a", "b"], [3]), (["a"], [1, 1])):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedbraid.core.random import stream
-from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.cache import Shelf, decoded, is_quick
 from fedbraid.data.dataset import Array, Dataset, Split
 from fedbraid.data.formats.columns import Table, open_table
 from fedbraid.data.formats.tables import numbers
@@ -106,7 +106,8 @@ def csv_file(
     )
     sources = [table.path for table in tables]
     options = asdict(columns) | asdict(wanted)
-    made = decoded("csv", sources, options, lambda shelf: _decode(shelf, tables, columns, wanted))
+    keep = not is_quick(sources)
+    made = decoded("csv", sources, options, lambda shelf: _decode(shelf, tables, columns, wanted), keep=keep)
     scale = made.facts["scale"] if standardise else None
     train, test_rows = split(made, "train"), split(made, "test")
     target = measured(train.y[:, None]) if standardise and not columns.is_class else Normal((0.0,), (1.0,))
