@@ -139,6 +139,11 @@ def _columns(table: Table, label: str, is_class: bool, users: str, text: str, fe
         raise UserError("label must name the column to predict, which is none of the features, the text or the users")
     others = () if text else tuple(features) or tuple(c for c in table.columns if c not in (label, users))
     columns = Columns(label, is_class, users, text, others)
+    if label not in table.columns:
+        raise UserError(
+            f"{table.path} has no column {label!r}; say by data.label which one is to be predicted: "
+            f"{', '.join(table.columns)}"
+        )
     table.rows((*columns.marks, *others))  # says which column is missing
     if not text and not others:
         raise UserError(f"{table.path} has no columns besides the label and the user; samples need at least one")
