@@ -27,7 +27,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedbraid import inputs
+from fedbraid import data, inputs
 from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import Server
@@ -106,6 +106,8 @@ class RunDirectory:
     def check_same(self, config: Config) -> None:
         """A run is resumed with the configuration it was begun with, or with more rounds."""
         mine, theirs = flat(to_dict(self.config())), flat(to_dict(config))
+        since = {f"data.{k}": v for e in data.describe() if e.name == config.data.name for k, v in e.options.items()}
+        mine = {key: since[key] for key in since.keys() & theirs.keys()} | mine  # options that are newer than the run
         if mine["engine.kind"] == "auto":  # as it was written before the engine was chosen by trials
             mine["engine.kind"] = theirs["engine.kind"]
         if mine["rounds"] < theirs["rounds"]:  # see `check_length`

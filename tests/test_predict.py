@@ -168,6 +168,17 @@ def test_what_holds_no_model_is_named(place, tmp_path):
         fb.load(tmp_path / "both")
 
 
+def test_a_run_that_is_older_is_resumed_and_gets_its_inputs(place, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    (tmp_path / "run" / "inputs.json").unlink()
+    config = tmp_path / "run" / "config.toml"
+    older = [line for line in config.read_text().splitlines() if not line.startswith("missing = ")]
+    config.write_text("\n".join(older))
+    data = {"name": "csv", "path": str(place / "train.csv"), "test": str(place / "test.csv"), "label": "state"}
+    fb.run("fedavg", data=data, out=tmp_path / "run", resume=True, **SMALL)
+    assert (tmp_path / "run" / "inputs.json").read_text() == (place / "run" / "inputs.json").read_text()
+
+
 def test_a_federation_without_a_common_scale_says_so(tmp_path):
     """A client's own training data then say how to scale: the answers are those that it had while testing."""
     nodes = {}
