@@ -111,6 +111,7 @@ def serve(
     from fedbraid.federation.address import Address
     from fedbraid.federation.keys import read_roster
     from fedbraid.federation.names import check_names
+    from fedbraid.federation.server import check_federation
     from fedbraid.federation.serving import run_server
     from fedbraid.federation.settings import ServerSettings
     from fedbraid.runs import RunDirectory
@@ -128,7 +129,7 @@ def serve(
     base = held.config() if held and held.started and config is None else None
     network = load_network(model)
     chosen = resolved(config, settings, method=method, device=device, model=network, base=base)
-    load_strands(strand)  # a mistake in them is told now
+    own = load_strands(strand)
     if network is None:
         models.find_network(chosen.model.name, chosen.model.options)
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
@@ -144,6 +145,17 @@ def serve(
         data_dir=str(data_dir.resolve()) if data_dir else None,
         strands=[_absolute(place) for place in strand or ()],
         network=None if model is None else _absolute(model),
+    )
+    check_federation(
+        chosen,
+        roster,
+        out=where,
+        resume=resume,
+        min_clients=min_clients,
+        data_dir=data_dir,
+        own=own,
+        network=network,
+        secure=secure,
     )
     if insecure:
         _warn("without TLS: whoever reaches this port can read what is sent, and take part under any client's name")

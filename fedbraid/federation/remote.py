@@ -18,10 +18,11 @@ from torch import Tensor
 
 from fedbraid.engines.latest import Latest
 from fedbraid.errors import UserError
-from fedbraid.federation.facts import Facts
+from fedbraid.federation.facts import BY_CLIENTS, Facts
 from fedbraid.federation.post import Post
 from fedbraid.federation.register import Register
 from fedbraid.federation.secrecy import Fewer, TooFew
+from fedbraid.federation.secrecy import told as secret_and_open
 from fedbraid.inputs import Inputs
 from fedbraid.rounds import Federation, Line
 
@@ -85,11 +86,16 @@ class Remote(Federation):
     def gather(self) -> None:
         """Wait until enough clients are there and have been greeted."""
         mail, roster = self.engine.mail, self.register.roster
+        if self.engine.hidden:
+            log.info(secret_and_open(self.chain, self.engine.due, self.config.data.name == BY_CLIENTS))
         needed = self.patience.min_clients or len(roster)
         told: tuple[list[str], list[str]] = [], []
         while True:
             mail.greet_newcomers()
-            missing = [name for name in roster if name not in mail.here()]
+            present = set(mail.transport.present())
+            if mail.unheard(present):  # who came meanwhile is greeted before anybody is told who is missing
+                continue
+            missing = [name for name in roster if name not in mail.tests.keys() & present]
             if len(roster) - len(missing) >= needed:
                 break
             others = sorted(name for name in mail.transport.present() if name not in roster)

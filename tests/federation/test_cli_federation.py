@@ -77,6 +77,10 @@ JOIN = "join", "localhost:8000", "--home", "home", "--data", "digits"
         (["serve", "--insecure", "--clients", "2", "--strand", "none.py:X"], "there is no file none.py"),
         (["serve", "--insecure", "--clients", "2", "--model", "none.py:X"], "there is no file none.py"),
         (["serve", "--insecure", "--clients", "2", "--set", "model.name=Net"], "with --model FILE.py:CLASS"),
+        (["serve", "--insecure", "--clients", "2", "--set", "data.name=clients"], "needs data.shape"),
+        (["serve", "--insecure", "--clients", "2", "--min-clients", "3"], "min_clients is 3, but a round has 2"),
+        (["serve", "--insecure", "--clients", "2", "--secure"], "over at least 3 clients, and a round has 2"),
+        (["serve", "--insecure", "--clients", "2", "--set", "sampling.dropout=0.1"], "a federation has real ones"),
         ([*JOIN], "--keys, or --insecure"),
         ([*JOIN, "--insecure"], "say who you are: --name hospital-a"),
         ([*JOIN, "--insecure", "--name", "../a"], "a client's name has letters"),
@@ -141,7 +145,12 @@ def test_a_server_is_told_what_to_do(fedbraid, keys, begun):
 
 
 def test_both_sides_are_told_of_a_network_of_their_own(fedbraid, begun):
-    Path("net.py").write_text("from torch import nn\nclass Net(nn.Linear):\n    pass\n")
+    Path("net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, in_features):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(in_features, 10))\n"
+    )
     server = fedbraid("serve", "--insecure", "--clients", 2, "--model", "net.py:Net", "--set", "model.in_features=64")
     client = fedbraid(*JOIN, "--insecure", "--name", "a", "--model", "net.py:Net")
     assert server[0] == client[0] == 0, server[2] + client[2]

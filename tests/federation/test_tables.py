@@ -122,6 +122,29 @@ def test_what_a_client_keeps_is_its_own(tmp_path):
     assert len(kept) > 1 and {path.stat().st_mode & 0o777 for path in kept} == {0o600}
 
 
+class Arriving(InProcess):
+    """Clients of whom one more is seen at each look."""
+
+    looks = 0
+
+    def present(self):
+        self.looks += 1
+        return super().present()[: self.looks]
+
+
+def test_who_has_come_is_not_waited_for(tmp_path, caplog):
+    """Somebody who comes while another is greeted is greeted before the log says who is missing."""
+    names = ("a", "b", "c")
+    config = from_dict(SETTINGS | {"data": {"name": "clients", "labels": list(KINDS), "features": list(COLUMNS)}})
+    register = Register(tmp_path / "federation.json", names)
+    transport = Arriving(clients(tmp_path, dict.fromkeys(names, (COLUMNS, {}))))
+    federation = assembled(config, transport, register, Patience(pause=0.0), tmp_path / "states", Given())
+    register.open()
+    with caplog.at_level(logging.INFO):
+        federation.gather()
+    assert not [record for record in caplog.records if "waiting for" in record.getMessage()]
+
+
 def test_names_are_one_for_each_number():
     assert Facts.read({"features": list(COLUMNS), "classes": 2}).shape == (3,)
     for names, shape in ((["a", "a"], [2]), (["a", "b"], [3]), (["a"], [1, 1])):
