@@ -11,6 +11,7 @@ from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
 from fedbraid.models import Outputs
 from fedbraid.results import Comparison, Run
+from fedbraid.trained import Predictions, Trained, load
 from fedbraid.version import __version__
 
 __all__ = [
@@ -24,15 +25,18 @@ __all__ = [
     "Outputs",
     "Partition",
     "PerClient",
+    "Predictions",
     "Round",
     "Run",
     "Setup",
     "Split",
     "Strand",
+    "Trained",
     "UserError",
     "__version__",
     "chain",
     "check_strand",
     "compare",
+    "load",
     "run",
 ]

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from fedbraid.cli_analyze import analyze
 from fedbraid.cli_data import data_app
 from fedbraid.cli_federation import join, keys, serve
+from fedbraid.cli_predict import predict
 from fedbraid.cli_shared import (
     ConfigOption,
     DataDir,
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(study_app, name="study")
+app.command()(predict)
 app.command()(analyze)
 for command in (keys, serve, join):
     app.command()(command)

@@ -12,7 +12,10 @@ from fedbraid.errors import UserError
 
 data_app = typer.Typer(help="Data sets and how they are split between clients.", no_args_is_help=True)
 
-DataSet = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A data set.", show_default="digits")]
+DataSet = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="A data set, or a file or folder of your own.", show_default="digits"),
+]
 
 
 @data_app.command("list")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedbraid.cli_shared import DataDir, Device, Json, Net, Own, Settings, err, interruptible, out, print_json
 from fedbraid.errors import UserError
+
+if TYPE_CHECKING:
+    from fedbraid.federation.settings import NodeSettings
 
 FLOWER = "1.41."
 """The versions of flwr that the adapter was written for; its interfaces move."""
@@ -19,6 +22,9 @@ PORT = 8000
 
 HELD = "data", "partition", "seed"
 """Settings that say which data a client has."""
+
+FILES = {"path", "test"}
+"""Options of data sets that name files."""
 
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS and keys: anyone can listen, and pass for a client.")
@@ -105,6 +111,7 @@ def serve(
     from fedbraid.federation.address import Address
     from fedbraid.federation.keys import read_roster
     from fedbraid.federation.names import check_names
+    from fedbraid.federation.server import check_federation
     from fedbraid.federation.serving import run_server
     from fedbraid.federation.settings import ServerSettings
     from fedbraid.runs import RunDirectory
@@ -122,7 +129,7 @@ def serve(
     base = held.config() if held and held.started and config is None else None
     network = load_network(model)
     chosen = resolved(config, settings, method=method, device=device, model=network, base=base)
-    load_strands(strand)  # a mistake in them is told now
+    own = load_strands(strand)
     if network is None:
         models.find_network(chosen.model.name, chosen.model.options)
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
@@ -139,6 +146,17 @@ def serve(
         strands=[_absolute(place) for place in strand or ()],
         network=None if model is None else _absolute(model),
     )
+    check_federation(
+        chosen,
+        roster,
+        out=where,
+        resume=resume,
+        min_clients=min_clients,
+        data_dir=data_dir,
+        own=own,
+        network=network,
+        secure=secure,
+    )
     if insecure:
         _warn("without TLS: whoever reaches this port can read what is sent, and take part under any client's name")
     with interruptible():
@@ -153,7 +171,11 @@ def serve(
 def join(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the server listens.")],
     data: Annotated[
-        str, typer.Option(help="This client's own data: a folder of images by class, an .npz file, or a set's name.")
+        str,
+        typer.Option(
+            help="This client's own data: a .csv or .parquet table (--set data.label=COLUMN says what to predict), an "
+            ".npz file, a folder of images by class, or a set's name."
+        ),
     ],
     home: Annotated[Path, typer.Option(help="Where this client keeps what it must not lose; not shared with another.")],
     key_folder: Annotated[
@@ -212,6 +234,7 @@ def join(
         strands=[_absolute(place) for place in strand or ()],
         network=None if model is None else _absolute(model),
     )
+    _say(_read_data(told))  # now: what cannot be read is told before anybody waits for this client
     try:
         run_node(told, server, key_folder.resolve() if key_folder else None, _say)
     except KeyboardInterrupt:
@@ -221,22 +244,30 @@ def join(
 def _holds(given: str, settings: list[str] | None) -> dict[str, Any]:
     """Which data a client has: the tables data and partition of a configuration, and its seed."""
     from fedbraid.cli_input import resolved
-    from fedbraid.config import put, to_dict
+    from fedbraid.config import to_dict
     from fedbraid.data import find_dataset
 
-    path = Path(given)
-    own = "folder" if path.is_dir() else "npz" if path.suffix == ".npz" else None
-    if own and not path.exists():
-        raise UserError(f"there is no file {given}")
     for setting in settings or ():
         if setting.partition("=")[0].partition(".")[0] not in HELD:
             raise UserError(f"the server says how to train; only {', '.join(HELD)} can be set here, not {setting!r}")
-    values = {key: value for key, value in to_dict(resolved(None, settings, data=own or given)).items() if key in HELD}
-    if own:
-        put(values, "data.path", str(path.resolve()))
+    values = {key: value for key, value in to_dict(resolved(None, settings, data=given)).items() if key in HELD}
+    for key in FILES & values["data"].keys():  # Flower's processes run elsewhere
+        values["data"][key] = str(Path(values["data"][key]).expanduser().resolve())
     options = {key: value for key, value in values["data"].items() if key != "name"}
     find_dataset(values["data"]["name"], options)
     return values
+
+
+def _read_data(told: NodeSettings) -> str:
+    """What a client holds, in a line, once it has been read."""
+    from fedbraid.federation.holding import Named
+
+    held = Named.of(told.holds, told.part, Path(told.data_dir) if told.data_dir else None).load()
+    dataset, own = held.dataset, held.partition.clients[held.client]
+    columns = f"; columns {', '.join(dataset.features)}" if dataset.features else ""
+    classes = f"; classes {', '.join(dataset.labels)}" if dataset.labels else ""
+    counts = f"{told.name} has {len(own):,} samples to train on and {len(held.tests):,} to test on"
+    return f"{counts}: {dataset.source or dataset.name}{columns}{classes}"
 
 
 def _needs_flower() -> None:

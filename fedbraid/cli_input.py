@@ -13,6 +13,8 @@ from torch import nn
 
 from fedbraid.config import Config, from_dict, merged, put, read_toml, to_dict, toml_value
 from fedbraid.core.strand import Strand
+from fedbraid.data import names
+from fedbraid.data.own import kind_of
 from fedbraid.data.partitions import parse_partition
 from fedbraid.errors import UserError, unknown
 from fedbraid.models import Own, name_of
@@ -62,7 +64,18 @@ def resolved(
     for key, value in (named | {f"partition.{option}": value for option, value in options.items()}).items():
         if value is not None:
             put(values, key, value)
-    return from_dict(values)
+    return from_dict(_with_files(values))
+
+
+def _with_files(values: dict[str, Any]) -> dict[str, Any]:
+    """`values` where the name of the data may be a file or a folder: it is then the path of the set that reads it."""
+    table = values.get("data")
+    name = table.get("name") if isinstance(table, dict) else None
+    if not isinstance(name, str) or name in names() or (kind := kind_of(name)) is None:
+        return values
+    if not Path(name).exists():
+        raise UserError(f"there is no file {name}")
+    return values | {"data": {**values["data"], "name": kind, "path": name}}
 
 
 def several(texts: Sequence[str] | None) -> dict[str, list[Any]]:

@@ -19,6 +19,7 @@ from fedbraid.config import Config
 from fedbraid.execute import OnRound
 from fedbraid.metrics import METRICS
 from fedbraid.report.records import further_metrics
+from fedbraid.report.words import in_bytes
 from fedbraid.results import Run
 
 Name = Callable[[Config], str]
@@ -149,7 +150,7 @@ def summary(console: Console, run: Run, where: Path) -> None:
         table.add_row(f"rounds to {score(s['target'])}", str(s["rounds_to_target"] or "not reached"))
     for name in further_metrics([s]):
         table.add_row(f"last {METRICS[name].title}", score(s[name], METRICS[name].is_share))
-    table.add_row("moved", f"{(s['bytes_down'] + s['bytes_up']) / 1e6:,.1f} MB in {s['rounds']} rounds")
+    table.add_row("moved", f"{in_bytes(s['bytes_down'] + s['bytes_up'])} in {s['rounds']} rounds")
     table.add_row("time", f"{s['seconds']:.1f} s")
     for strand, p in s.get("privacy", {}).items():
         epsilon = "not computed" if p["epsilon"] is None else f"{p['epsilon']:.2f}"

@@ -34,6 +34,7 @@ from fedbraid.engines.memory import free_memory
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError, first_line
 from fedbraid.evaluation import by_group, launch_evaluation, per_client
+from fedbraid.inputs import Inputs
 from fedbraid.metrics import check_metrics
 from fedbraid.models.last import outputs
 from fedbraid.rounds import Federation, Line, arrivals
@@ -120,6 +121,10 @@ class Experiment(Federation):
     @property
     def label_table(self) -> list[list[int]] | None:
         return self.label_counts.astype(np.int64).tolist() if self.dataset.task == "classification" else None
+
+    @property
+    def inputs(self) -> Inputs:
+        return Inputs.of(self.dataset)
 
     def scored(self) -> Line:
         scores = launch_evaluation(self.model, *self.deployed(), self.test, self.config.evaluate.metrics)

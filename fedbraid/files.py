@@ -74,10 +74,10 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], secret: bool = False) -> None:
     """Tensors as safetensors, each with memory of its own (views and expanded tensors are copied)."""
     with replacing(path) as beside:
-        beside.touch()
+        beside.touch(0o600 if secret else 0o666)
         mode = beside.stat().st_mode  # which safetensors would make its owner's alone
         save_file({key: t.detach().cpu().clone().contiguous() for key, t in tensors.items()}, beside)
         beside.chmod(mode)

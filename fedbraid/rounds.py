@@ -30,6 +30,7 @@ from fedbraid.engines.engine import Engine
 from fedbraid.engines.latest import Latest
 from fedbraid.engines.replies import Answers
 from fedbraid.engines.transfer import Reading, to_device
+from fedbraid.inputs import Inputs
 from fedbraid.store import ClientStore
 
 log = logging.getLogger("fedbraid")
@@ -105,6 +106,11 @@ class Federation(ABC):
     @abstractmethod
     def label_table(self) -> list[list[int]] | None:
         """Training samples, `[clients][classes]`; None where there are no classes, or where nobody knows."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Inputs:
+        """What the trained model takes."""
 
     @abstractmethod
     def scored(self) -> Line:

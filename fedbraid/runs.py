@@ -4,6 +4,7 @@
     rounds.jsonl           one line a round, only ever appended to
     summary.json           the numbers of a finished run
     model.safetensors      the trained model, by parameter name
+    inputs.json            what that model takes: columns, mean and deviation, classes
     initial.safetensors    the model that it began with, where the network was brought along: no seed makes it again
     checkpoint/            the server's and the clients' state after some round, and the length of rounds.jsonl then
 
@@ -26,6 +27,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedbraid import data, inputs
 from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import Server
@@ -59,6 +61,11 @@ class RunDirectory:
     def reached(self) -> int:
         """The round of the last checkpoint."""
         return int(self._checkpoint()["round"]) if (self.states / CHECKPOINT).exists() else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is there that is written of a finished run."""
+        return all((self.path / file).exists() for file in ("summary.json", inputs.FILE))
 
     @property
     def log(self) -> Path:
@@ -99,6 +106,8 @@ class RunDirectory:
     def check_same(self, config: Config) -> None:
         """A run is resumed with the configuration it was begun with, or with more rounds."""
         mine, theirs = flat(to_dict(self.config())), flat(to_dict(config))
+        since = {f"data.{k}": v for e in data.describe() if e.name == config.data.name for k, v in e.options.items()}
+        mine = {key: since[key] for key in since.keys() & theirs.keys()} | mine  # options that are newer than the run
         if mine["engine.kind"] == "auto":  # as it was written before the engine was chosen by trials
             mine["engine.kind"] = theirs["engine.kind"]
         if mine["rounds"] < theirs["rounds"]:  # see `check_length`
@@ -251,6 +260,7 @@ class RunDirectory:
         w, buffers = experiment.deployed()
         model = experiment.model
         save_tensors(self.path / "model.safetensors", model.layout.views(w) | model.buffers.views(buffers))
+        write_json(self.path / inputs.FILE, experiment.inputs.told())
         write_json(self.path / "summary.json", _strict(summary))
 
     @contextmanager

@@ -262,7 +262,15 @@ def test_a_checkpoint_leaves_no_other_files_behind(tmp_path):
     saved = json.loads((tmp_path / "checkpoint" / "checkpoint.json").read_text())
     named = {"checkpoint.json", saved["server"], *saved["segments"]}
     assert {p.name for p in (tmp_path / "checkpoint").iterdir()} == named
-    expected = {".lock", "checkpoint", "config.toml", "model.safetensors", "rounds.jsonl", "summary.json"}
+    expected = {
+        ".lock",
+        "checkpoint",
+        "config.toml",
+        "inputs.json",
+        "model.safetensors",
+        "rounds.jsonl",
+        "summary.json",
+    }
     assert {p.name for p in tmp_path.iterdir()} == expected
 
 

@@ -1,7 +1,8 @@
 """Decoded data, kept as memory-mapped arrays: the second start reads no image and needs no memory of its own.
 
 An entry is a folder of `.npy` files and a `facts.json`, made beside its place and renamed when it is whole. Its name
-holds a digest of the sources' names, sizes and times and of the options, so changed files are decoded anew.
+holds a digest of the sources' names, sizes and times and of the options, so changed files are decoded anew. It is its
+owner's alone: data may be about people. What is decoded quickly is not kept at all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,16 @@ from fedbraid.data.dataset import Array
 from fedbraid.data.places import cache_directory
 from fedbraid.errors import UserError
 from fedbraid.files import flush
+from fedbraid.private import PRIVATE, private_folder
 
 VERSION = 2
 """Raised when a decoder changes what it makes of the same files."""
 SPARE = 256 << 20
 """Bytes of disk that decoding leaves free."""
+QUICK = 4 << 20
+"""Bytes of a table that are decoded in half a second or so, each time anew; a copy on the disk is not worth that."""
+MOST = 256 << 20
+"""Bytes of an array that is not kept, and so is in memory."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,9 @@ class Shelf:
 
     folder: Path
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """A new array to fill."""
-        size = math.prod(shape) * np.dtype(dtype).itemsize
+        size = _bytes(shape, dtype)
         free = shutil.disk_usage(self.folder).free
         if size + SPARE > free:
             needed = Decimal(size) / 2**30  # which may be beyond any float
@@ -61,7 +67,7 @@ class Shelf:
             )
         file = self.folder / f"{name}.npy"
         with _writing(self.folder.parent):
-            values = np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
+            values: Array = np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
             _reserve(file)
         return values
 
@@ -75,12 +81,40 @@ class Shelf:
         return values
 
 
+class _TooLarge(Exception):
+    """An array that memory is not taken for."""
+
+
+@dataclass(frozen=True)
+class _Memory(Shelf):
+    """A shelf of which nothing is on the disk."""
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        if _bytes(shape, dtype) > MOST:
+            raise _TooLarge
+        self.arrays[name] = np.zeros(shape, dtype)
+        return self.arrays[name]
+
+    def filled(self, name: str) -> Array:
+        return self.arrays[name]
+
+
 Decode = Callable[[Shelf], dict[str, Any]]
 """Fills a shelf with arrays and returns the facts."""
 
 
-def decoded(name: str, sources: Sequence[Path], options: Mapping[str, Any], decode: Decode) -> Decoded:
-    """What `decode` makes of `sources`, from the cache if it has been made before."""
+def decoded(
+    name: str, sources: Sequence[Path], options: Mapping[str, Any], decode: Decode, *, keep: bool = True
+) -> Decoded:
+    """What `decode` makes of `sources`, from the cache if it has been made before. It is kept there unless told not to;
+    what is too large for memory is kept all the same."""
+    if not keep:
+        with suppress(_TooLarge):
+            shelf = _Memory(Path())
+            facts = json.loads(json.dumps(decode(shelf)))  # as it would come back from the disk
+            return Decoded(shelf.arrays, facts)
     places = cache_directory() / "decoded"
     place = places / f"{name}-{_digest(sources, options)}"
     kept = _opened(place)
@@ -91,6 +125,11 @@ def decoded(name: str, sources: Sequence[Path], options: Mapping[str, Any], deco
                 _sweep(places)
                 kept = _made(place, decode)
     return kept
+
+
+def is_quick(sources: Sequence[Path]) -> bool:
+    """Whether tables are small enough to be decoded each time. Packed ones count as what they may unpack to."""
+    return sum(regular(source).st_size * (1 if source.suffix == ".csv" else 8) for source in sources) <= QUICK
 
 
 def regular(source: Path) -> os.stat_result:
@@ -115,17 +154,22 @@ def _opened(place: Path) -> Decoded | None:
         return None
 
 
+def _bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
+    return math.prod(shape) * np.dtype(dtype).itemsize
+
+
 def _made(place: Path, decode: Decode) -> Decoded:
     beside = _beside(place)
     shutil.rmtree(beside, ignore_errors=True)  # what a killed process left; the lock says that nobody is at work
     try:
         with _writing(place.parent):
-            beside.mkdir()
+            beside.mkdir(mode=PRIVATE)
         facts = decode(Shelf(beside))
         with _writing(place.parent):
             arrays = sorted(file.stem for file in beside.glob("*.npy"))
             (beside / "facts.json").write_text(json.dumps({"arrays": arrays, "facts": facts}), encoding="utf-8")
             for file in beside.iterdir():
+                file.chmod(0o600)
                 flush(file)
             shutil.rmtree(place, ignore_errors=True)
             os.replace(beside, place)
@@ -142,7 +186,7 @@ def _only_one(places: Path, name: str) -> Iterator[None]:
     """One process at a time; the system opens the lock of a killed one."""
     file = places / f".{name}.lock"
     with _writing(places):
-        places.mkdir(parents=True, exist_ok=True)
+        private_folder(places)  # also one that earlier versions left open to others
         lock = _locked(file, fcntl.LOCK_EX)
     try:
         yield

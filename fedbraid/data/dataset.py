@@ -52,6 +52,8 @@ class Dataset:
     std: tuple[float, ...] = (1.0,)
     labels: tuple[str, ...] = ()  # the classes' names, where the source has them
     tokens: tuple[str, ...] = ()  # of a text: what each number in `x` stands for; 0 is padding
+    features: tuple[str, ...] = ()  # of a table: the names of its columns, in the order of `x`
+    target: tuple[float, float] = (0.0, 1.0)  # of a regression: mean and deviation that were taken out of `y`
     source: str = ""  # where it was found
 
     @property
@@ -110,6 +112,11 @@ def check_dataset(dataset: Dataset) -> None:
         )
     if dataset.task == "regression" and dataset.classes != 1:
         raise UserError(f"a regression has classes=1, not {dataset.classes}")
+    if dataset.features and dataset.shape != (len(dataset.features),):
+        raise UserError(
+            f"{dataset.name} names {len(dataset.features)} features, and its samples have shape {dataset.shape}; "
+            "name one for each number"
+        )
     channels = dataset.shape[0] if dataset.shape else 1
     for name, values in (("mean", dataset.mean), ("std", dataset.std)):
         if len(values) not in (1, channels) or not np.isfinite(values).all():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,13 +38,10 @@ from fedbraid.federation.post import Post, nothing_counted
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Judge, Patience, Remote
 from fedbraid.federation.secrecy import Secrecy, check_secrecy, hidden
-from fedbraid.federation.secrecy import told as secret_and_open
 from fedbraid.federation.transport import Transport
 from fedbraid.heard import refuse_unheard
 from fedbraid.rounds import Line
 from fedbraid.store import ClientStore
-
-log = logging.getLogger("fedbraid")
 
 TOLD = ("method", "rounds", "seed", "strands", "model", "sampling", "local", "optimizer", "augment", "buffers")
 """Settings that clients are told."""
@@ -100,7 +96,6 @@ def assembled(
     post = Post(mail, due, model.frozen, store, quorum)
     if secrecy:
         post = replace(post, hidden=hidden(chain), secrecy=secrecy, plain=plain)
-        log.info(secret_and_open(chain, due))
 
     def by_server(test: Samples) -> Judge:
         def judged(w: Tensor, buffers: Tensor, round: int) -> Line:

@@ -36,6 +36,7 @@ class Facts:
     task: Task = "classification"
     labels: tuple[str, ...] = ()  # the classes' names; () = they go by number
     tokens: tuple[str, ...] = ()  # of texts: what each number stands for
+    features: tuple[str, ...] = ()  # of tables: the names of the columns; () = they have none
     words: int = 0  # of texts whose tokens have no names: how many there are
     numbers: Literal["", "bytes", "words", "floats"] = ""  # what samples are made of; "" = not said
     mean: tuple[float, ...] = ()  # what samples are normalised with; () = each client's own
@@ -43,6 +44,8 @@ class Facts:
     ranges: tuple[float, ...] = ()  # of a regression: where the ranges of its labels end; () = each client's own
 
     def __post_init__(self) -> None:
+        if self.features and (self.shape != (len(self.features),) or len(set(self.features)) < len(self.features)):
+            raise UserError("data.features are different names of columns, one for each number of data.shape")
         if not self.shape or min(self.shape) < 1 or prod(self.shape) > 2**31:
             raise UserError(f"data.shape is the shape of one sample, such as [1, 28, 28], not {list(self.shape)}")
         if not self.classes:
@@ -66,6 +69,7 @@ class Facts:
             task=dataset.task,
             labels=dataset.labels,
             tokens=dataset.tokens,
+            features=dataset.features,
             numbers=made_of(dataset, dataset.train),
             mean=tuple(map(float, dataset.mean)),
             std=tuple(map(float, dataset.std)),
@@ -75,12 +79,20 @@ class Facts:
     @staticmethod
     def read(values: Mapping[str, Any]) -> Facts:
         """The inverse of `told`, or a user's own words."""
+        features = values.get("features")
+        if "shape" not in values and isinstance(features, list | tuple):
+            values = {**values, "shape": [len(features)]}
         if "shape" not in values:
-            raise UserError(f"data.name={BY_CLIENTS} needs data.shape, the shape of one sample, such as [1, 28, 28]")
+            raise UserError(
+                f"data.name={BY_CLIENTS} needs data.shape, the shape of one sample, such as [1, 28, 28], or for tables "
+                "data.features, the names of their columns"
+            )
         return structured(values, Facts, "data.")
 
     def told(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        """Plain values. Columns that have no names are not spoken of, as in runs that were begun before they had."""
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return {key: value for key, value in values.items() if value or key != "features"}
 
     def made_up(self) -> Dataset:
         """Two samples of zeros: enough to find out what a network and a method make of them."""
@@ -91,6 +103,7 @@ class Facts:
 
     def fitted(self, dataset: Dataset) -> Dataset:
         """A client's own samples as the federation takes them, or a sentence on why they are not of its kind."""
+        dataset = self._ordered(dataset)
         if dataset.shape != self.shape:
             raise UserError(f"its samples have shape {list(dataset.shape)}, and the federation's {list(self.shape)}")
         if dataset.task != self.task:
@@ -102,8 +115,40 @@ class Facts:
         return self._alike(replace(dataset, train=self._named(dataset, "train"), test=self._named(dataset, "test")))
 
     def _alike(self, dataset: Dataset) -> Dataset:
-        alike = replace(dataset, classes=self.classes, labels=self.labels, tokens=self.tokens)
+        alike = replace(dataset, classes=self.classes, labels=self.labels, tokens=self.tokens, features=self.features)
         return replace(alike, mean=self.mean, std=self.std) if self.mean else alike
+
+    def _ordered(self, dataset: Dataset) -> Dataset:
+        """The columns of a table as the federation has them, by their names; those that it has not are left out.
+
+        Columns of which only the order is known are nobody's to compare, so they go with others of the kind alone.
+        """
+        if dataset.features == self.features:
+            return dataset
+        if not self.features:
+            others = f"the columns have names ({_few(dataset.features)}), and the federation's have none"
+            raise OwnMatter(
+                f"{others}; the server says which they are by data.features={_quoted(dataset.features)}",
+                "its columns have names, which the server must say by data.features",
+            )
+        if not dataset.features:
+            raise UserError(
+                f"its columns have no names to tell them by, and the federation's have ({_few(self.features)}); "
+                "a CSV or Parquet file has"
+            )
+        lacking = [name for name in self.features if name not in dataset.features]
+        if lacking:
+            raise OwnMatter(
+                f"there is no column {lacking[0]!r}, which the federation has; the columns here are "
+                f"{', '.join(dataset.features)}",
+                f"it has no column {lacking[0]!r}",
+            )
+        places = [dataset.features.index(name) for name in self.features]
+        train, test = (replace(split, x=split.x[:, places]) for split in (dataset.train, dataset.test))
+        mean, std = (
+            values if len(values) == 1 else tuple(values[k] for k in places) for values in (dataset.mean, dataset.std)
+        )
+        return replace(dataset, features=self.features, train=train, test=test, mean=mean, std=std)
 
     def _named(self, dataset: Dataset, part: Literal["train", "test"]) -> Split:
         """A split whose classes are numbered as the federation's are. By name, where they have names."""
@@ -122,6 +167,11 @@ class Facts:
         if int(split.y.max()) >= self.classes:
             raise UserError(f"it has class {int(split.y.max())}, and the federation's are 0 to {self.classes - 1}")
         return split
+
+
+def _quoted(names: tuple[str, ...]) -> str:
+    """As `--set` takes it."""
+    return "[" + ",".join(f'"{name}"' for name in names) + "]"
 
 
 def _few(labels: tuple[str, ...]) -> str:

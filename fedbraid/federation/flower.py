@@ -284,12 +284,14 @@ class _Logged(io.TextIOBase):
 
 def answer(message: Message, context: Context) -> Message:
     """Have the node answer. What goes wrong is told in the node's own log: the server gets no word of its insides."""
+    from fedbraid.report.words import in_bytes
+
     settings = NodeSettings.read(str(context.node_config["fedbraid"]))
     with _logging_to(settings.log):
         try:
             letter, began = unpacked(message.content), monotonic()
             written = named(settings.node)(settings).answer(letter)
-            sizes = f"{len(letter) / 1e6:.2f} MB with {len(written) / 1e6:.2f} MB"
+            sizes = f"{in_bytes(len(letter))} with {in_bytes(len(written))}"
             log.info("answered a letter of %s after %.1f s", sizes, monotonic() - began)
             return Message(packed(written), reply_to=message)
         except UserError as error:

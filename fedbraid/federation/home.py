@@ -8,7 +8,8 @@
     sum-ROUND-NUMBER.json           the client's part in the secure sum of that number, its secrets included
     summed-ROUND-MARK.json          with whom hidden uploads were summed
 
-Files are whole or not there. A state stays until a later one is known to have counted.
+Files are whole or not there, and their owner's alone: models tell of the data that they were trained on. A state stays
+until a later one is known to have counted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from safetensors.torch import load_file
 from fedbraid.core.tree import Tree
 from fedbraid.federation.letters import Refused
 from fedbraid.files import save_tensors, write_bytes
+from fedbraid.private import private_folder
 
 RUN = MARK = re.compile(r"[0-9a-f]{16}")
 FILE = re.compile(r"(?:state|answer|probe|hidden|sum|summed)-(\d+)-[0-9a-f]{16}\.\w+")
@@ -68,7 +70,7 @@ class Home:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One letter at a time."""
-        self.place.mkdir(parents=True, exist_ok=True)
+        private_folder(self.place)
         with open(self.place / ".lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -78,33 +80,33 @@ class Home:
 
     def keep_hello(self, letter: bytes) -> None:
         if self.hello() != letter:
-            write_bytes(self.place / "hello.letter", letter)
+            write_bytes(self.place / "hello.letter", letter, secret=True)
 
     def answer(self, at: At) -> bytes | None:
         return _read(self.place / f"answer-{at}.letter")
 
     def keep_answer(self, at: At, answer: bytes) -> None:
-        write_bytes(self.place / f"answer-{at}.letter", answer)
+        write_bytes(self.place / f"answer-{at}.letter", answer, secret=True)
 
     def probe(self, at: At) -> bytes | None:
         return _read(self.place / f"probe-{at}.letter")
 
     def keep_probe(self, at: At, letter: bytes) -> None:
-        write_bytes(self.place / f"probe-{at}.letter", letter)
+        write_bytes(self.place / f"probe-{at}.letter", letter, secret=True)
 
     def state(self, at: At) -> Tree | None:
         file = self.place / f"state-{at}.safetensors"
         return load_file(file) if file.exists() else None
 
     def keep_state(self, at: At, state: Tree) -> None:
-        save_tensors(self.place / f"state-{at}.safetensors", state)
+        save_tensors(self.place / f"state-{at}.safetensors", state, secret=True)
 
     def hidden(self, at: At) -> Tree | None:
         file = self.place / f"hidden-{at}.safetensors"
         return load_file(file) if file.exists() else None
 
     def keep_hidden(self, at: At, uploads: Tree) -> None:
-        save_tensors(self.place / f"hidden-{at}.safetensors", uploads)
+        save_tensors(self.place / f"hidden-{at}.safetensors", uploads, secret=True)
 
     def sum(self, round: int, number: int) -> bytes | None:
         return _read(self._sum(round, number))
@@ -117,7 +119,7 @@ class Home:
         return None if kept is None else json.loads(kept)
 
     def keep_summed(self, at: At, summed: dict[str, Any]) -> None:
-        write_bytes(self.place / f"summed-{at}.json", json.dumps(summed).encode())
+        write_bytes(self.place / f"summed-{at}.json", json.dumps(summed).encode(), secret=True)
 
     def _sum(self, round: int, number: int) -> Path:
         return self.place / f"sum-{At(round, f'{number:016x}')}.json"

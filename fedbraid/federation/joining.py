@@ -31,6 +31,7 @@ from fedbraid.federation.processes import (
 )
 from fedbraid.federation.serving import SECRET, new_secret
 from fedbraid.federation.settings import NodeSettings
+from fedbraid.private import private_folder
 
 PAUSE = 2.0
 """Seconds before a SuperNode that has ended is started again."""
@@ -44,6 +45,8 @@ def run_node(settings: NodeSettings, address: Address, keys: Path | None, say: S
         raise UserError(f"there is no file {keys / CA}; --keys is the folder that `fedbraid keys` made for this client")
     if keys is not None:
         settings = replace(settings, keys=str(keys))
+    if not Path(settings.home).exists():  # one that is there has the mode that its owner chose
+        private_folder(Path(settings.home))
     with alone_in(settings.place), ended_with_us() as children:
         _join(settings, address, keys, children, say)
 

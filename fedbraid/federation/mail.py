@@ -6,7 +6,7 @@ The server believes no answer. It is read if it is no larger than what is due, a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TypeVar
@@ -38,6 +38,10 @@ class Mail:
         new = set(self.transport.present()) - self.tests.keys()
         new -= {name for name, (_, when) in self.unfit.items() if monotonic() < when + self.pause}
         self._greet([name for name in self.register.roster if name in new])
+
+    def unheard(self, present: Iterable[str]) -> set[str]:
+        """Those of the roster who are there and have never been greeted."""
+        return set(present) & set(self.register.roster) - self.tests.keys() - self.unfit.keys()
 
     def here(self) -> set[str]:
         """Those who can be asked."""

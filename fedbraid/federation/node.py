@@ -101,6 +101,9 @@ class Node:
                 log.warning(
                     "the code of %s here is not the server's; clients with different code train differently", name
                 )
+        more = [name for name in desk.held.dataset.features if name not in desk.dataset.features]
+        if more:
+            log.info("the federation has no columns %s; they are not trained on", ", ".join(more))
         home.keep_hello(content)
         told = {"to": mark(content), "samples": int(desk.clients.sizes[0]), "tests": len(desk.held.tests)}
         return Letter("answer", letter.run, letter.round, told).written()

@@ -22,6 +22,7 @@ from time import monotonic, sleep
 from typing import IO
 
 from fedbraid.errors import UserError
+from fedbraid.private import private_folder
 
 PATIENCE = 5.0
 """Seconds a process gets to end by itself."""
@@ -152,8 +153,7 @@ def end_with_parent() -> None:
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """One process at a time works in a folder, which others cannot read."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    private_folder(folder)
     with open(folder / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,10 +18,12 @@ from torch import Tensor
 
 from fedbraid.engines.latest import Latest
 from fedbraid.errors import UserError
-from fedbraid.federation.facts import Facts
+from fedbraid.federation.facts import BY_CLIENTS, Facts
 from fedbraid.federation.post import Post
 from fedbraid.federation.register import Register
 from fedbraid.federation.secrecy import Fewer, TooFew
+from fedbraid.federation.secrecy import told as secret_and_open
+from fedbraid.inputs import Inputs
 from fedbraid.rounds import Federation, Line
 
 log = logging.getLogger("fedbraid")
@@ -71,17 +73,29 @@ class Remote(Federation):
     def label_table(self) -> None:
         """Nobody tells the server."""
 
+    @property
+    def inputs(self) -> Inputs:
+        """What the server knows of it. In which units clients gave the targets of a regression, it was not told."""
+        facts = self.facts
+        known = Inputs.of(facts.made_up())
+        return replace(known, numbers=facts.numbers, mean=facts.mean, std=facts.std, target=())
+
     def scored(self) -> Line:
         return self.judge(*self.deployed(), self.server.round)
 
     def gather(self) -> None:
         """Wait until enough clients are there and have been greeted."""
         mail, roster = self.engine.mail, self.register.roster
+        if self.engine.hidden:
+            log.info(secret_and_open(self.chain, self.engine.due, self.config.data.name == BY_CLIENTS))
         needed = self.patience.min_clients or len(roster)
         told: tuple[list[str], list[str]] = [], []
         while True:
             mail.greet_newcomers()
-            missing = [name for name in roster if name not in mail.here()]
+            present = set(mail.transport.present())
+            if mail.unheard(present):  # who came meanwhile is greeted before anybody is told who is missing
+                continue
+            missing = [name for name in roster if name not in mail.tests.keys() & present]
             if len(roster) - len(missing) >= needed:
                 break
             others = sorted(name for name in mail.transport.present() if name not in roster)

@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from fedbraid.analyses.catalogue import watches
 from fedbraid.config import Config
 from fedbraid.core.chain import Chain
@@ -61,12 +63,20 @@ def check_secrecy(config: Config, chain: Chain, due: Mapping[str, Tree], populat
         raise UserError(f"a secure sum is over at least {least} clients, and a round has {clients}")
 
 
-def told(chain: Chain, due: Mapping[str, Tree]) -> str:
+def told(chain: Chain, due: Mapping[str, Mapping[str, Tensor]], clients_test: bool = False) -> str:
     """What the server sees, in a sentence."""
     uploads = dict.fromkeys(key for tree in due.values() for key in tree)
     keys = hidden(chain)
     sums, single = [k for k in uploads if k in keys], [k for k in uploads if k not in keys]
-    return f"secure sums: the server learns {', '.join(sums)} only as sums over clients; {', '.join(single)} one by one"
+    counts = "how many samples it has to train and to test on"
+    if clients_test:
+        counts += (
+            ", and where a model is evaluated the sum of its own test samples' losses and how many of them were right"
+        )
+    return (
+        f"secure sums: the server learns {', '.join(sums)} only as sums over clients; {', '.join(single)} one by one, "
+        f"and of each client {counts}"
+    )
 
 
 def new_number() -> int:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedbraid import models
 from fedbraid.config import Config
 from fedbraid.core.strand import Strand
 from fedbraid.execute import OnRound, Recording
-from fedbraid.experiment import Given
+from fedbraid.experiment import Given, device_of
 from fedbraid.federation.assembly import assembled, resolved
 from fedbraid.federation.register import Register
-from fedbraid.federation.remote import Patience
+from fedbraid.federation.remote import Patience, Remote
 from fedbraid.federation.secrecy import BOUND, Secrecy
-from fedbraid.federation.transport import Transport
+from fedbraid.federation.transport import InProcess, Transport
 from fedbraid.results import Run
 from fedbraid.runs import RunDirectory
 
@@ -50,21 +51,61 @@ def conduct(
     are at most `bound` in size; `threshold` clients of a round can unmask its sum (0 = the smallest majority).
     Where clients sign their keys, `verify` (`identity.Known`) finds those who do not.
     """
-    directory = RunDirectory(Path(out))
-    register = Register(directory.path / "federation.json", tuple(roster), secure)
     patience = Patience(min_clients, seconds, tries, pause)
     secrecy = Secrecy(bound, threshold, verify) if secure else None
     given = Given(model=network, strands=tuple(own), data_dir=data_dir)
-    given = directory.as_begun(given) if resume else given
-    federation = assembled(config, transport, register, patience, directory.states, given, secrecy)
-    weights = federation.model.tensors if network is not None else None
-    recording = Recording(federation, resolved(federation, given), directory, weights)
+    recording = _prepared(config, transport, roster, Path(out), resume, patience, given, secrecy)
+    federation = recording.experiment
     with recording.locked():
         recording.check(resume)
-        register.open()
+        federation.register.open()
         recording.open()
         if not federation.finished:
             federation.gather()
         while not federation.finished:
             recording.note(federation.advance(), on_round)
         return recording.result()
+
+
+def check_federation(
+    config: Config,
+    roster: Sequence[str],
+    *,
+    out: Path,
+    resume: bool = False,
+    min_clients: int = 0,
+    data_dir: Path | None = None,
+    own: Sequence[type[Strand]] = (),
+    network: models.Own | None = None,
+    secure: bool = False,
+) -> None:
+    """Refuse what `conduct` would refuse before anybody is there. Nothing is written, and no GPU is taken."""
+    device_of(config.engine.device)
+    here = replace(config, engine=replace(config.engine, device="cpu"))
+    given = Given(model=network, strands=tuple(own), data_dir=data_dir)
+    secrecy = Secrecy() if secure else None
+    nobody, patience = InProcess({}), Patience(min_clients)
+    recording = _prepared(here, nobody, roster, Path(out), resume, patience, given, secrecy)
+    recording.config = replace(recording.config, engine=replace(recording.config.engine, device=config.engine.device))
+    recording.check(resume)
+    if recording.experiment.register.file.exists():
+        recording.experiment.register.open()
+
+
+def _prepared(
+    config: Config,
+    transport: Transport,
+    roster: Sequence[str],
+    out: Path,
+    resume: bool,
+    patience: Patience,
+    given: Given,
+    secrecy: Secrecy | None,
+) -> Recording[Remote]:
+    """The federation and its directory, where everything fits together as far as the configuration says."""
+    directory = RunDirectory(out)
+    register = Register(directory.path / "federation.json", tuple(roster), secrecy is not None)
+    given = directory.as_begun(given) if resume else given
+    federation = assembled(config, transport, register, patience, directory.states, given, secrecy)
+    weights = federation.model.tensors if given.model is not None else None
+    return Recording(federation, resolved(federation, given), directory, weights)

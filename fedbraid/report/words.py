@@ -61,6 +61,14 @@ def byte_unit(largest: float) -> tuple[str, float]:
     return "bytes", 1.0
 
 
+def in_bytes(count: float) -> str:
+    """A number of bytes to read: `312 bytes`, `42.7 kB`, `1,234.5 MB` at most, so that runs are easily compared."""
+    if count < 1e6:
+        unit, size = byte_unit(count)
+        return f"{count / size:.1f} {unit}" if size > 1 else f"{count:.0f} {unit}"
+    return f"{count / 1e6:,.1f} MB"
+
+
 def numbered(names: Sequence[str], count: int) -> list[str]:
     """`0 cat`, `1 dog`, …; a number alone where there are no names, or where the name is the number."""
     plain = [str(number) for number in range(count)]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from forks import FORKS
 
+from fedbraid.data import cache as module
 from fedbraid.data.cache import _only_one, decoded
 from fedbraid.data.places import cache_directory
 from fedbraid.errors import UserError
@@ -58,6 +59,33 @@ def test_what_was_decoded_comes_back_without_decoding(cache, source):
         assert made.arrays["values"].dtype == np.uint8
         assert list(made.arrays["zeros"]) == [0, 0]
         assert made.facts == {"name": "é", "calls": 1}
+    assert len(entries(cache)) == 1
+
+
+def modes(*folders):
+    """Who may look into folders and what is in them."""
+    return {oct(path.stat().st_mode & 0o777) for folder in folders for path in (folder, *folder.rglob("*"))}
+
+
+def test_nobody_else_can_read_what_is_kept(cache, source):
+    cache.mkdir(0o755, parents=True)  # as earlier versions left it
+    decoded("set", [source], {}, Decoder())
+    assert modes(cache) == {"0o700", "0o600"}
+
+
+def test_what_need_not_be_kept_is_not(cache, source):
+    decode = Decoder()
+    for _ in range(2):
+        made = decoded("set", [source], {}, decode, keep=False)
+        assert np.array_equal(made.arrays["values"], VALUES) and made.arrays["values"].flags.writeable
+    assert decode.calls == 2 and made.facts == {"name": "é", "calls": 2} and not cache.exists()
+
+
+def test_what_memory_is_not_taken_for_is_kept_all_the_same(cache, source, monkeypatch):
+    monkeypatch.setattr(module, "MOST", 10)
+    decode = Decoder()
+    for _ in range(2):
+        assert np.array_equal(decoded("set", [source], {}, decode, keep=False).arrays["values"], VALUES)
     assert len(entries(cache)) == 1
 
 

@@ -169,9 +169,9 @@ def test_parquet_reads_like_csv(file, parquet):
 
 def test_parquets_empty_cells_and_missing_columns_are_named(parquet):
     path = parquet(x=[1.0, None, 3.0], label=[1, 1, 1])
-    with refused(r"own.parquet, row 2, column x is empty; it must be a number"):
+    with refused(r"own.parquet has 1 empty cell: 1 in x\. data.missing=mean"):
         data.load("csv", path=path)
-    with refused(r"own.parquet has no column 'y'; its columns are x, label"):
+    with refused(r"own.parquet has no column 'y'; say by data.label which .*: x, label"):
         data.load("csv", path=path, label="y")
     with refused(r"row 1, column label is empty"):
         data.load("csv", path=parquet(x=[1], label=[None]))
@@ -188,7 +188,7 @@ def test_a_broken_parquet_file_is_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "options", "sentence"),
     [
-        ([HEADER, *ROWS], {"label": "sort"}, "own.csv has no column 'sort'; its columns are height, width, who, kind"),
+        ([HEADER, *ROWS], {"label": "sort"}, "own.csv has no column 'sort'; say by data.label which .*: height, width"),
         ([HEADER, *ROWS], {"label": "kind", "users": "owner"}, "own.csv has no column 'owner'"),
         ([HEADER, *ROWS], {"label": "kind", "features": ["depth"]}, "own.csv has no column 'depth'"),
         *(
@@ -199,11 +199,19 @@ def test_a_broken_parquet_file_is_a_sentence(tmp_path):
         (
             [HEADER, *ROWS],
             {"label": "kind"},
-            "own.csv, line 2, column who is 'user0'; it must be a number, and one that fits 32 bits; columns of other "
-            "things are left out by naming those of numbers as data.features; one that says .* data.users",
+            "own.csv, line 2, column who is 'user0'; it must be a number, and one that fits 32 bits; encode it as "
+            "numbers first .* by naming the columns of numbers as data.features; one that says .* data.users",
         ),
         (["x,label", "1,0", "2,"], {}, "own.csv, line 3, column label is empty; every row needs one"),
-        (["x,label", "1,0", ",0", "1,0"], {}, "own.csv, line 3, column x is empty; it must be a number"),
+        (["x,label", "1,0", ",0", "1,0"], {}, "own.csv has 1 empty cell: 1 in x. data.missing=mean .*data.missing"),
+        (
+            ["x,z,label", "1,,0", ",NA,0", "nan,1,0", "1,n/a,0"],
+            {},
+            "own.csv has 5 empty cells: 3 in z, 2 in x. data.missing=mean",
+        ),
+        (["x,label", "1,0", ",0", "1,0"], {"missing": "zero"}, "missing must be 'refuse' or 'mean' or 'drop', not"),
+        (["x,z,label", *["1,,0"] * 5], {"missing": "mean"}, "column z is empty in all rows to train on; leave it out"),
+        (["x,z,label", *["1,,0"] * 5], {"missing": "drop"}, "has no rows without empty cells below its header"),
         (
             ["x,label", "1,0", "inf,0", "1,0"],
             {},
@@ -226,6 +234,38 @@ def test_mistakes_are_named_and_leave_nothing(file, lines, options, sentence):
     with refused(sentence):
         data.load("csv", path=file(*lines), **options)
     assert not list((cache_directory() / "decoded").glob("*.part"))
+
+
+@pytest.mark.parametrize("at_once", [3, 4096])
+def test_gaps_are_filled_or_their_rows_left_out(file, at_once, monkeypatch):
+    """The mean is that of the training rows; rows without a label can only be left out."""
+    monkeypatch.setattr(csv_file, "AT_ONCE", at_once)
+    rows = [f"{'' if i % 4 == 1 else i},{'NA' if i == 30 else 2 * i},{'none' if i % 2 else 'some'}" for i in range(40)]
+    path = file("x,z,label", *rows)
+    filled, dropped = (data.load("csv", path=path, missing=way) for way in ("mean", "drop"))
+    whole = [i for i in range(40) if i % 4 != 1 and i != 30]
+    assert sorted(x[0] for x, _, _ in everything(dropped)) == whole and dropped.labels == ("none", "some")
+    held = filled.train.x[:, 0][filled.train.x[:, 1] / 2 == filled.train.x[:, 0]]
+    mean = filled.train.x[filled.train.x[:, 1] % 8 != 2][:, 0].astype(float).mean()
+    assert len(filled.train) + len(filled.test) == 40 and np.isfinite(filled.train.x).all() and len(held)
+    for part in (filled.train, filled.test):
+        assert part.x[part.x[:, 1] % 8 == 2][:, 0] == pytest.approx(mean)
+    assert filled.mean[0] == pytest.approx(mean)
+    unlabelled = file("x,label", *[f"{i},{'' if i == 7 else i % 2}" for i in range(20)], name="unlabelled.csv")
+    with refused("line 9, column label is empty; every row needs one .*data.missing=drop"):
+        data.load("csv", path=unlabelled, missing="mean")
+    assert len(everything(data.load("csv", path=unlabelled, missing="drop"))) == 19
+
+
+def test_small_tables_leave_no_copy(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBRAID_CACHE", str(tmp_path / "cache"))
+    path = file(HEADER, *ROWS)
+    small = data.load("csv", path=path, label="kind", users="who")
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr("fedbraid.data.cache.QUICK", 10)
+    large = data.load("csv", path=path, label="kind", users="who")
+    assert len(list((tmp_path / "cache" / "decoded").iterdir())) == 1
+    assert everything(small) == everything(large) and (small.mean, small.labels) == (large.mean, large.labels)
 
 
 def test_a_path_is_needed_and_must_be_there(tmp_path):

@@ -108,7 +108,7 @@ def test_a_client_answers_with_what_its_node_writes(tmp_path):
         reply, lines = answered(tmp_path, packed(b"hello"))
         assert unpacked(reply.content) == b"hospital-a %d hello" % turn
         assert len(lines.splitlines()) == 2 * turn
-    assert "answered a letter of 0.00 MB with 0.00 MB after 0.0 s" in lines
+    assert "answered a letter of 5 bytes with 18 bytes after 0.0 s" in lines
 
 
 @pytest.mark.parametrize("letter", [packed(b"fail"), RecordDict()], ids=["failing", "no letter"])

@@ -77,6 +77,10 @@ JOIN = "join", "localhost:8000", "--home", "home", "--data", "digits"
         (["serve", "--insecure", "--clients", "2", "--strand", "none.py:X"], "there is no file none.py"),
         (["serve", "--insecure", "--clients", "2", "--model", "none.py:X"], "there is no file none.py"),
         (["serve", "--insecure", "--clients", "2", "--set", "model.name=Net"], "with --model FILE.py:CLASS"),
+        (["serve", "--insecure", "--clients", "2", "--set", "data.name=clients"], "needs data.shape"),
+        (["serve", "--insecure", "--clients", "2", "--min-clients", "3"], "min_clients is 3, but a round has 2"),
+        (["serve", "--insecure", "--clients", "2", "--secure"], "over at least 3 clients, and a round has 2"),
+        (["serve", "--insecure", "--clients", "2", "--set", "sampling.dropout=0.1"], "a federation has real ones"),
         ([*JOIN], "--keys, or --insecure"),
         ([*JOIN, "--insecure"], "say who you are: --name hospital-a"),
         ([*JOIN, "--insecure", "--name", "../a"], "a client's name has letters"),
@@ -141,7 +145,12 @@ def test_a_server_is_told_what_to_do(fedbraid, keys, begun):
 
 
 def test_both_sides_are_told_of_a_network_of_their_own(fedbraid, begun):
-    Path("net.py").write_text("from torch import nn\nclass Net(nn.Linear):\n    pass\n")
+    Path("net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, in_features):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(in_features, 10))\n"
+    )
     server = fedbraid("serve", "--insecure", "--clients", 2, "--model", "net.py:Net", "--set", "model.in_features=64")
     client = fedbraid(*JOIN, "--insecure", "--name", "a", "--model", "net.py:Net")
     assert server[0] == client[0] == 0, server[2] + client[2]
@@ -164,7 +173,7 @@ def test_the_clients_are_those_of_the_roster(fedbraid, keys, begun):
 
 
 def test_a_client_is_told_what_it_has(fedbraid, keys, begun):
-    np.savez("mine.npz", x=np.zeros((4, 3)), y=np.zeros(4))
+    np.savez("mine.npz", x=np.zeros((8, 3)), y=np.arange(8) % 2)
     code, _, err = fedbraid("join", "h:1", "--keys", keys / "b", "--data", "mine.npz", "--home", "h", "--device", "cpu")
     assert code == 0, err
     ((settings, address, folder),) = begun
@@ -172,6 +181,31 @@ def test_a_client_is_told_what_it_has(fedbraid, keys, begun):
     assert settings.holds["data"] == {"name": "npz", "path": str(Path("mine.npz").resolve())}
     assert settings.part is None and str(address) == "h:1" and folder == (keys / "b").resolve()
     assert not settings.secure
+    assert err == f"b has 6 samples to train on and 2 to test on: {Path('mine.npz').resolve()}\n"
+
+
+TRIAL = "join", "h:1", "--insecure", "--name", "a", "--home", "h", "--data"
+
+
+def test_a_table_is_given_like_any_file(fedbraid, begun):
+    """Its label is named, and what is in it is read before the server is looked for."""
+    rows = [f"{k},{k * k},{('well', 'sick')[k % 2]}" for k in range(20)]
+    Path("own.csv").write_text("\n".join(["age,dose,state", *rows]) + "\n")
+    code, _, err = fedbraid(*TRIAL, "own.csv")
+    assert code == 2 and not begun
+    assert "has no column 'label'; say by data.label which one is to be predicted: age, dose, state" in err
+    code, _, err = fedbraid(*TRIAL, "own.csv", "--set", "data.label=state", "--set", "data.test=own.csv")
+    assert code == 0 and "; columns age, dose; classes sick, well" in err
+    ((settings, *_),) = begun
+    path = str(Path("own.csv").resolve())
+    assert settings.holds["data"] == {"name": "csv", "label": "state", "path": path, "test": path}
+    code, out, _ = fedbraid("data", "inspect", "own.csv", "--set", "data.label=state", "--json")
+    assert code == 0 and '"name": "csv"' in out
+    code, _, err = fedbraid("run", "--set", "data.name=none.csv")
+    assert code == 2 and "there is no file none.csv" in err
+    Path("own.csv").write_text(Path("own.csv").read_text().replace("1,1,sick", "old,1,sick"))
+    code, _, err = fedbraid(*TRIAL, "own.csv", "--set", "data.label=state")
+    assert code == 2 and "own.csv, line 3, column age is 'old'" in err and len(begun) == 1
 
 
 def test_a_client_may_insist_on_secure_sums(fedbraid, keys, begun):

@@ -1,6 +1,7 @@
 """Secure sums by letters: the result is as in the clear, whoever is lost on the way, and letters show no numbers."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -25,6 +26,7 @@ pytest.importorskip("cryptography")
 
 from safetensors.numpy import load_file
 
+from fedbraid.config import DataConfig
 from fedbraid.errors import UserError
 from fedbraid.federation import node as node_module
 from fedbraid.federation.home import Home
@@ -420,7 +422,18 @@ def test_the_log_says_what_is_hidden(method, hides, shows, file, tmp_path, caplo
     with caplog.at_level(logging.INFO):
         secure(configured(method, file), tmp_path)
     (said,) = [record.getMessage() for record in caplog.records if "secure sums" in record.getMessage()]
-    assert said == f"secure sums: the server learns {hides} only as sums over clients; {shows} one by one"
+    single = f"{shows} one by one, and of each client how many samples it has to train and to test on"
+    assert said == f"secure sums: the server learns {hides} only as sums over clients; {single}"
+
+
+def test_the_log_says_what_clients_tell_of_their_tests(file, tmp_path, caplog):
+    """They test the model where the server cannot, and the numbers that they answer with are not masked."""
+    config = configured("fedavg", file)
+    theirs = replace(config, data=DataConfig("clients", {"shape": [3], "classes": 3}))
+    with caplog.at_level(logging.INFO):
+        secure(theirs, tmp_path, transport=InProcess(nodes(config, tmp_path / "homes")))
+    (said,) = [record.getMessage() for record in caplog.records if "secure sums" in record.getMessage()]
+    assert said.endswith("the sum of its own test samples' losses and how many of them were right")
 
 
 def test_the_whole_of_it(file, tmp_path):

@@ -638,7 +638,7 @@ def test_clients_with_files_of_their_own_and_a_server_with_none(tmp_path):
         {
             "rounds": 12,
             "model": {"name": "mlp", "hidden": [8]},
-            "data": {"name": "clients", "shape": [1], "labels": ["eggs", "ham", "spam"], "mean": [10.0], "std": [8.0]},
+            "data": {"name": "clients", "features": ["taste"], "labels": list(food), "mean": [10.0], "std": [8.0]},
             "local": {"batch": 8, "epochs": 5},
             "optimizer": {"lr": 0.1, "momentum": 0.9},
             "engine": {"device": "cpu"},

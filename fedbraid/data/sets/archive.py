@@ -100,7 +100,7 @@ def _halves(file: Path, held: Arrays, is_class: bool, test_share: float, seed: i
 def _checked(file: Path, ending: str, is_class: bool) -> Arrays:
     """x, y and users of a part, in the types and the order that the rest relies on."""
     held = read_npz(file, [f"{name}{ending}" for name in ("x", "y", "users")])
-    x, y, users = _samples(file, f"x{ending}", held.pop(f"x{ending}")), held[f"y{ending}"], held.get(f"users{ending}")
+    x, y, users = samples_of(file, f"x{ending}", held.pop(f"x{ending}")), held[f"y{ending}"], held.get(f"users{ending}")
     each = f"for each of the {len(x):,} samples"
     if y.shape != x.shape[:1] or y.dtype.kind not in ("iu" if is_class else "iuf"):
         raise UserError(f"{file}: y{ending} must be one {'whole' if is_class else 'finite'} number {each}")
@@ -112,7 +112,7 @@ def _checked(file: Path, ending: str, is_class: bool) -> Arrays:
     return part | {"users": users}
 
 
-def _samples(file: Path, name: str, x: Array) -> Array:
+def samples_of(file: Path, name: str, x: Array) -> Array:
     if x.ndim < 2 or not x.size:
         raise UserError(f"{file}: {name} must be at least [samples, features], not {list(x.shape)}")
     if x.dtype.kind == "f":

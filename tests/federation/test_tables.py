@@ -1,0 +1,152 @@
+"""Clients with tables of their own: columns go by their names, whatever their order."""
+
+import csv
+import logging
+from functools import partial
+
+import numpy as np
+import pytest
+
+from fedbraid.config import from_dict
+from fedbraid.errors import UserError
+from fedbraid.experiment import Given
+from fedbraid.federation.assembly import assembled
+from fedbraid.federation.facts import Facts
+from fedbraid.federation.holding import Named
+from fedbraid.federation.node import Node
+from fedbraid.federation.register import Register
+from fedbraid.federation.remote import Patience
+from fedbraid.federation.server import conduct
+from fedbraid.federation.transport import InProcess
+
+COLUMNS = ("age", "bmi", "glucose")
+KINDS = ("healthy", "pre", "sick")
+SETTINGS = {
+    "rounds": 2,
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"batch": 8, "epochs": 2},
+    "optimizer": {"lr": 0.1},
+    "engine": {"device": "cpu", "dtype": "float64"},
+    "evaluate": {"every": 2},
+}
+SCALE = {"mean": [55.0, 28.0, 120.0], "std": [12.0, 4.0, 30.0]}
+
+
+def patients(seed, count=30):
+    """Rows whose glucose says how they are, and nothing else does."""
+    rng = np.random.default_rng(seed)
+    for k in range(count):
+        kind = k % 3
+        values = rng.normal(55, 12), rng.normal(28, 4), 80 + 40 * kind + rng.normal(0, 4)
+        yield dict(zip(COLUMNS, (f"{v:.2f}" for v in values), strict=True)) | {"label": KINDS[kind]}
+
+
+def table(file, order, seed, **more):
+    rows = [row | {name: make(k) for name, make in more.items()} for k, row in enumerate(patients(seed))]
+    with open(file, "w", newline="") as text:
+        writer = csv.DictWriter(text, [*order, *more, "label"])
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def clients(place, orders, **options):
+    """A node for each order of columns, all with the same rows in them."""
+    made = {}
+    for name, (order, more) in orders.items():
+        file = table(place / f"{name}.csv", order, 1, **more)
+        data = {"name": "csv", "path": str(file), **options}
+        made[name] = partial(Node, place / name, name, Named.of({"data": data}), device="cpu")
+    return made
+
+
+def conducted(place, orders, **data):
+    config = from_dict(SETTINGS | {"data": {"name": "clients", "labels": list(KINDS), **data}})
+    return conduct(config, InProcess(clients(place, orders)), list(orders), out=place / "run", pause=0.0, tries=1)
+
+
+def said_to_newcomer(place, order, more=None, held=None, **data):
+    """Why a client whose table has this order cannot take part, or ''."""
+    config = from_dict(SETTINGS | {"data": {"name": "clients", "labels": list(KINDS), **data}})
+    node = clients(place, {"a": (order, more or {})})
+    node = {"a": partial(Node, place / "a", "a", held, device="cpu")} if held else node
+    register, patience = Register(place / "run" / "federation.json", ("a",)), Patience(pause=0.0)
+    federation = assembled(config, InProcess(node), register, patience, place / "run" / "states", Given())
+    register.open()
+    federation.engine.mail.greet_newcomers()
+    return federation.engine.mail.unfit.get("a", ("",))[0]
+
+
+@pytest.mark.parametrize("scale", [{}, SCALE], ids=["each its own scale", "one scale"])
+def test_another_order_of_columns_gives_the_same_model(scale, tmp_path, caplog):
+    """Also where a table has a column more, whose name stays with its client."""
+    (tmp_path / "same").mkdir(), (tmp_path / "mixed").mkdir()
+    plain = dict.fromkeys(("a", "b", "c"), (COLUMNS, {}))
+    mixed = plain | {"b": (("glucose", "age", "bmi"), {}), "c": (COLUMNS, {"patient": lambda k: k})}
+    with caplog.at_level(logging.INFO):
+        one, other = (
+            conducted(tmp_path / place, orders, features=list(COLUMNS), **scale)
+            for place, orders in (("same", plain), ("mixed", mixed))
+        )
+    assert one.rounds[-1]["loss"] == other.rounds[-1]["loss"]
+    for mine, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert mine.equal(theirs)
+    assert any("no columns patient" in record.getMessage() for record in caplog.records)
+
+
+def test_columns_of_other_names_are_refused_and_stay_with_their_client(tmp_path, caplog):
+    said = said_to_newcomer(tmp_path, COLUMNS, features=["age", "bmi", "pressure"])
+    assert "it has no column 'pressure'; its own log says more" in said and "glucose" not in said
+    assert any("age, bmi, glucose" in record.getMessage() for record in caplog.records)
+
+
+def test_names_that_the_server_does_not_say_are_refused(tmp_path, caplog):
+    """Or columns in other orders would be trained on as if they were the same."""
+    said = said_to_newcomer(tmp_path, COLUMNS, shape=[3])
+    assert "its columns have names, which the server must say by data.features" in said and "glucose" not in said
+    assert any('data.features=["age","bmi","glucose"]' in record.getMessage() for record in caplog.records)
+
+
+def test_columns_without_names_are_refused_where_the_federations_have_some(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((9, 3)), y=np.arange(9) % 3)
+    held = Named.of({"data": {"name": "npz", "path": str(tmp_path / "x.npz")}})
+    said = said_to_newcomer(tmp_path, COLUMNS, held=held, features=list(COLUMNS))
+    assert "its columns have no names to tell them by" in said
+
+
+def test_what_a_client_keeps_is_its_own(tmp_path):
+    conducted(tmp_path, {"a": (COLUMNS, {})}, features=list(COLUMNS), **SCALE)
+    (run,) = (folder for folder in (tmp_path / "a").iterdir() if folder.is_dir())
+    kept = [path for path in run.iterdir() if path.name != ".lock"]
+    assert run.stat().st_mode & 0o777 == 0o700
+    assert len(kept) > 1 and {path.stat().st_mode & 0o777 for path in kept} == {0o600}
+
+
+class Arriving(InProcess):
+    """Clients of whom one more is seen at each look."""
+
+    looks = 0
+
+    def present(self):
+        self.looks += 1
+        return super().present()[: self.looks]
+
+
+def test_who_has_come_is_not_waited_for(tmp_path, caplog):
+    """Somebody who comes while another is greeted is greeted before the log says who is missing."""
+    names = ("a", "b", "c")
+    config = from_dict(SETTINGS | {"data": {"name": "clients", "labels": list(KINDS), "features": list(COLUMNS)}})
+    register = Register(tmp_path / "federation.json", names)
+    transport = Arriving(clients(tmp_path, dict.fromkeys(names, (COLUMNS, {}))))
+    federation = assembled(config, transport, register, Patience(pause=0.0), tmp_path / "states", Given())
+    register.open()
+    with caplog.at_level(logging.INFO):
+        federation.gather()
+    assert not [record for record in caplog.records if "waiting for" in record.getMessage()]
+
+
+def test_names_are_one_for_each_number():
+    assert Facts.read({"features": list(COLUMNS), "classes": 2}).shape == (3,)
+    for names, shape in ((["a", "a"], [2]), (["a", "b"], [3]), (["a"], [1, 1])):
+        with pytest.raises(UserError, match=r"data\.features are different names of columns"):
+            Facts.read({"classes": 2, "features": names, "shape": shape})
