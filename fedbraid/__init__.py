@@ -10,8 +10,8 @@ from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
 from fedbraid.models import Outputs
+from fedbraid.prediction import Predictions, Trained, trained
 from fedbraid.results import Comparison, Run
-from fedbraid.trained import Predictions, Trained, load
 from fedbraid.version import __version__
 
 __all__ = [
@@ -37,6 +37,6 @@ __all__ = [
     "chain",
     "check_strand",
     "compare",
-    "load",
     "run",
+    "trained",
 ]

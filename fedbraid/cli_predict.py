@@ -41,10 +41,10 @@ def predict(
     regression the mean error) is shown.
     """
     from fedbraid.cli_input import load_network, load_strands
-    from fedbraid.trained import load
+    from fedbraid.prediction import trained
 
-    trained = load(run, model=load_network(model), own=load_strands(strand), device=device)
-    told = trained.predict(data, label=label, missing=missing, scaled_as=scaled_as)
+    made = trained(run, model=load_network(model), own=load_strands(strand), device=device)
+    told = made.predict(data, label=label, missing=missing, scaled_as=scaled_as)
     if place:
         place.parent.mkdir(parents=True, exist_ok=True)
         with open(place, "w", encoding="utf-8", newline="") as text:

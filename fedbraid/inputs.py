@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedbraid.config import structured
 from fedbraid.core.task import Task
+from fedbraid.core.typed import structured
 from fedbraid.data.dataset import Dataset, Split, made_of
 
 FILE = "inputs.json"

@@ -68,7 +68,7 @@ def fedbraid(monkeypatch, capsys):
 def test_columns_go_by_name_and_the_accuracy_is_the_logged_one(place, tmp_path):
     logged = json.loads((place / "logged.json").read_text())
     assert logged > 0.9
-    trained = fb.load(place / "run")
+    trained = fb.trained(place / "run")
     turned = table(tmp_path / "turned.csv", ("state", "price", "dose", "age"), seed=1)
     for file in (place / "test.csv", turned):
         told = trained.predict(file)
@@ -89,7 +89,7 @@ def test_what_lies_beside_the_model_is_enough_for_plain_torch(place):
     with open(place / "test.csv") as text:
         x = torch.tensor([[float(row[name]) for name in told["features"]] for row in csv.DictReader(text)])
     scores = network((x - torch.tensor(told["mean"])) / torch.tensor(told["std"])).softmax(1)
-    trained = fb.load(place / "run")
+    trained = fb.trained(place / "run")
     assert np.allclose(scores.detach().numpy(), trained.predict(place / "test.csv").scores, atol=1e-5)
     assert np.array_equal(trained.predict(x).scores, trained.predict(place / "test.csv").scores)
 
@@ -117,7 +117,7 @@ def test_gaps_are_refused_filled_or_left_out(place, tmp_path, fedbraid):
     file = table(tmp_path / "gaps.csv", COLUMNS[:3], gaps=(1, 4))
     code, _, err = fedbraid("predict", place / "run", file)
     assert code == 2 and "has 2 empty cells: 2 in age. --missing mean" in err
-    trained = fb.load(place / "run")
+    trained = fb.trained(place / "run")
     filled, dropped = (trained.predict(file, missing=way) for way in ("mean", "drop"))
     assert len(filled.names) == 60 and filled.accuracy > 0.9
     assert len(dropped.names) == 58 and "line 3" not in dropped.names
@@ -137,7 +137,7 @@ def test_a_regression_answers_in_the_units_of_its_target(tmp_path, fedbraid):
     file = table(tmp_path / "prices.csv", ("age", "dose", "price"))
     data = {"name": "csv", "path": str(file), "label": "price", "task": "regression"}
     fb.run("fedavg", data=data, out=tmp_path / "run", **(SMALL | {"optimizer": {"lr": 0.1}}))
-    told = fb.load(tmp_path / "run").predict(file)
+    told = fb.trained(tmp_path / "run").predict(file)
     assert told.accuracy is None and told.error < 100  # prices lie around 35,000 and differ by 350
     code, out, err = fedbraid("predict", tmp_path / "run", file)
     assert code == 0 and "mean error" in err and abs(float(out.splitlines()[1].split(",")[1]) - 35000) < 1000
@@ -153,9 +153,9 @@ def test_archives_and_networks_of_ones_own(tmp_path):
     run = fb.run("fedavg", rounds=1, model=Net, out=tmp_path / "run", partition={"clients": 2})
     test = data.load("digits").test
     np.savez(tmp_path / "new.npz", x=test.x, y=test.y)
-    assert fb.load(tmp_path / "run", model=Net).predict(tmp_path / "new.npz").accuracy == run.accuracy
+    assert fb.trained(tmp_path / "run", model=Net).predict(tmp_path / "new.npz").accuracy == run.accuracy
     with pytest.raises(fb.UserError, match=r"a network of your own, 'Net'"):
-        fb.load(tmp_path / "run")
+        fb.trained(tmp_path / "run")
 
 
 def test_what_holds_no_model_is_named(place, tmp_path):
@@ -163,9 +163,9 @@ def test_what_holds_no_model_is_named(place, tmp_path):
     shutil.copytree(one, other)
     (other / "inputs.json").unlink()
     with pytest.raises(fb.UserError, match=r"recorded before there was inputs\.json; resume the run"):
-        fb.load(other)
+        fb.trained(other)
     with pytest.raises(fb.UserError, match=r"both holds no finished run: .*; its runs are in .*seed-0"):
-        fb.load(tmp_path / "both")
+        fb.trained(tmp_path / "both")
 
 
 def test_a_run_that_is_older_is_resumed_and_gets_its_inputs(place, tmp_path):
@@ -190,7 +190,7 @@ def test_a_federation_without_a_common_scale_says_so(tmp_path):
     for scale in ({}, {"mean": [50.0, 5050.0], "std": [9.0, 50.0]}):
         out = tmp_path / f"run{len(scale)}"
         conduct(from_dict(settings | {"data": kind | scale}), InProcess(nodes), list(nodes), out=out)
-        trained = fb.load(out)
+        trained = fb.trained(out)
         if scale:
             assert trained.predict(tmp_path / "a.csv", label="state").accuracy > 0.9
             continue

@@ -148,7 +148,7 @@ class Trained:
         return scores
 
 
-def load(
+def trained(
     run: str | PathLike[str],
     *,
     model: models.Own | None = None,
@@ -158,7 +158,7 @@ def load(
     """The model of a finished run, from its directory. Code of one's own is not recorded: a network (`model`) and
     strands (`own`) that are not FedBraid's are given again.
 
-    >>> load("nowhere")
+    >>> trained("nowhere")
     Traceback (most recent call last):
     fedbraid.errors.UserError: nowhere holds no finished run: there is no model.safetensors
     """
