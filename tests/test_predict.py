@@ -199,3 +199,27 @@ def test_a_federation_without_a_common_scale_says_so(tmp_path):
             trained.predict(tmp_path / "a.csv", label="state")
         own = tmp_path / "a.csv"
         assert trained.predict(own, label="state", scaled_as=own).accuracy > 0.9
+
+
+def test_folders_of_images_and_tables_of_texts(tmp_path):
+    """Files of unknown classes are predicted too; only what is known counts."""
+    from PIL import Image
+
+    for kind, grey in (("dark", 20), ("light", 230)):
+        (tmp_path / "images" / kind).mkdir(parents=True)
+        for k in range(10):
+            Image.new("L", (6, 6), grey + k).save(tmp_path / "images" / kind / f"{k}.png")
+    data = {"name": "folder", "path": str(tmp_path / "images"), "grey": True}
+    fb.run("fedavg", data=data, out=tmp_path / "run", **SMALL)
+    Image.new("RGB", (12, 9), (235, 235, 235)).save(tmp_path / "images" / "new.png")
+    told = fb.load(tmp_path / "run").predict(tmp_path / "images")
+    assert told.accuracy == 1.0 and len(told.known) == 20
+    assert dict(zip(told.names, told.labels, strict=True))["new.png"] == "light"
+
+    rows = [f"{'a good day' if k % 2 else 'a bad night'} {k},{k % 2}" for k in range(40)]
+    (tmp_path / "texts.csv").write_text("\n".join(["said,label", *rows]))
+    texts = {"name": "csv", "path": str(tmp_path / "texts.csv"), "text": "said", "length": 5}
+    network = {"name": "textcnn", "embedding": 4, "filters": 4}
+    fb.run("fedavg", data=texts, out=tmp_path / "words", **(SMALL | {"model": network}))
+    (tmp_path / "new.csv").write_text("said\na good day\na bad night\n")
+    assert fb.load(tmp_path / "words").predict(tmp_path / "new.csv").labels == ["1", "0"]
