@@ -212,7 +212,7 @@ def test_folders_of_images_and_tables_of_texts(tmp_path):
     data = {"name": "folder", "path": str(tmp_path / "images"), "grey": True}
     fb.run("fedavg", data=data, out=tmp_path / "run", **SMALL)
     Image.new("RGB", (12, 9), (235, 235, 235)).save(tmp_path / "images" / "new.png")
-    told = fb.load(tmp_path / "run").predict(tmp_path / "images")
+    told = fb.trained(tmp_path / "run").predict(tmp_path / "images")
     assert told.accuracy == 1.0 and len(told.known) == 20
     assert dict(zip(told.names, told.labels, strict=True))["new.png"] == "light"
 
@@ -222,4 +222,4 @@ def test_folders_of_images_and_tables_of_texts(tmp_path):
     network = {"name": "textcnn", "embedding": 4, "filters": 4}
     fb.run("fedavg", data=texts, out=tmp_path / "words", **(SMALL | {"model": network}))
     (tmp_path / "new.csv").write_text("said\na good day\na bad night\n")
-    assert fb.load(tmp_path / "words").predict(tmp_path / "new.csv").labels == ["1", "0"]
+    assert fb.trained(tmp_path / "words").predict(tmp_path / "new.csv").labels == ["1", "0"]
