@@ -10,7 +10,7 @@ from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
 from fedbraid.models import Outputs
-from fedbraid.results import Comparison, Run
+from fedbraid.results import Comparison, Failure, Run
 from fedbraid.version import __version__
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Comparison",
     "Config",
     "Dataset",
+    "Failure",
     "Outputs",
     "Partition",
     "PerClient",

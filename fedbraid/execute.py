@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
+from traceback import clear_frames
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -17,7 +18,7 @@ from fedbraid.core.varied import form
 from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
-from fedbraid.experiment import Experiment, Given, build, check_brought
+from fedbraid.experiment import Experiment, Given, build, check_brought, check_fit
 from fedbraid.registry import Entry
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
@@ -31,6 +32,15 @@ Some = TypeVar("Some", bound=Federation)
 OnRound = Callable[[dict[str, Any], Config], None]
 Refused = Callable[[int, UserError], None]
 """Told of a run, by its place, that cannot be made, and why."""
+Failed = Callable[[int, Exception], None]
+"""Told of a run, by its place, that went wrong on its way, or that cannot be made after others have begun."""
+
+
+class FromCaller(Exception):
+    """What `on_round` raised. It is no failure of a run's, and a StopIteration would not get through generators."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 @dataclass(frozen=True)
@@ -73,13 +83,40 @@ class Request:
         if self.directory and self.directory.started:
             self.directory.check_length(self.config.rounds, self.chain)
 
+    def check_unused(self) -> None:
+        """That there is no run yet where a new one is asked for."""
+        if self.directory and self.directory.started:
+            raise holds_a_run(self.directory)
+
 
 def execute(
-    requests: Sequence[Request], *, resume: bool = False, on_round: OnRound | None = None, together: bool = True
-) -> list[Run]:
-    """Run what is left to run of each."""
-    done = dict(finished(requests, resume=resume, on_round=on_round, together=together))
-    return [done[place] for place in range(len(requests))]
+    requests: Sequence[Request],
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    together: bool = True,
+    failed: Failed | None = None,
+) -> dict[int, Run]:
+    """Run what is left to run of each: the runs by their place in `requests`, without those that `failed` is told of.
+
+    What `on_round` raises comes out as it is.
+    """
+    calls = _from_caller(on_round) if on_round else None
+    try:
+        return dict(finished(requests, resume=resume, on_round=calls, together=together, failed=failed))
+    except FromCaller as raised:
+        error = raised.error
+    raise error  # here, where its own cause and context stay as they were
+
+
+def _from_caller(on_round: OnRound) -> OnRound:
+    def called(line: dict[str, Any], config: Config) -> None:
+        try:
+            on_round(line, config)
+        except Exception as error:
+            raise FromCaller(error) from error
+
+    return called
 
 
 def finished(
@@ -90,24 +127,90 @@ def finished(
     together: bool = True,
     stop: Callable[[], bool] = lambda: False,
     refused: Refused | None = None,
+    failed: Failed | None = None,
 ) -> Iterator[tuple[int, Run]]:
     """Run what is left to run of each; every run with its place in `requests`, as soon as it is over.
 
-    Once `stop` says so, after a round, what goes on is saved and nothing else is begun. A run that cannot be made ends
-    all, unless somebody listens to that: then the others go on.
+    Once `stop` says so, after a round, what goes on is saved and nothing else is begun. A run that cannot be made, or
+    that goes wrong, ends all, unless somebody listens to that: then the others go on. Mistakes that are known before
+    anything was trained end all even so, unless `refused` listens.
     """
-    if resume and refused is None:
+    if refused is None:
         for request in requests:
-            request.check_brought()
-            request.check_length()  # of all, before any is made longer
+            if resume:
+                request.check_brought()
+                request.check_length()  # of all, before any is made longer
+            else:
+                request.check_unused()
+    begun = False
+
+    def impossible(place: int, error: UserError) -> None:
+        if refused is not None:
+            refused(place, error)
+        elif failed is not None and begun:
+            failed(place, error)
+        else:
+            raise error
+
     with ExitStack() as engines:
-        for group in _groups(requests, resume, together, refused):
+        for group in _groups(requests, resume, together, impossible, check_all=refused is None):
             engines.pop_all().close()  # of the group before, whose workers this one has now
-            for recording in group.values():
-                engines.callback(recording.experiment.engine.close)
-            yield from _carried_out(group, resume, on_round, stop)
+            attempt = _Attempt(requests, resume, on_round, stop, failed, engines, early=not begun)
+            yield from attempt.of(group)
             if stop():
                 return
+            begun = True
+
+
+@dataclass(frozen=True, eq=False)
+class _Attempt:
+    """A group of runs carried out; where one goes wrong and somebody listens, the others still are."""
+
+    requests: Sequence[Request]
+    resume: bool
+    on_round: OnRound | None
+    stop: Callable[[], bool]
+    failed: Failed | None
+    engines: ExitStack
+    early: bool  # nothing was trained before, so that a mistake in what is asked for comes in time
+
+    def of(self, group: dict[int, Recording[Experiment]]) -> Iterator[tuple[int, Run]]:
+        for recording in group.values():
+            self.engines.callback(recording.experiment.engine.close)
+        left = list(group)
+        try:
+            for place, run in _carried_out(group, self.resume, self.on_round, self.stop):
+                left.remove(place)
+                yield place, run
+            return
+        except FromCaller:
+            raise
+        except Exception as error:
+            in_time = self.early and not all(recording.opened for recording in group.values())
+            if self.failed is None or in_time or not left:
+                raise
+            if len(left) == 1:
+                self.failed(left[0], error)
+            clear_frames(error.__traceback__)  # which hold what the runs had on the device
+        beside = group[left[0]].experiment
+        group.clear()
+        if len(left) > 1:  # whose fault it was shows where each goes by itself
+            yield from self._apart(left, beside)
+
+    def _apart(self, places: Sequence[int], beside: Experiment) -> Iterator[tuple[int, Run]]:
+        assert self.failed is not None
+        for place in places:
+            if self.stop():
+                return
+            self.engines.pop_all().close()
+            request = self.requests[place]
+            try:
+                beside = _built(request, True, beside)
+            except UserError as error:
+                self.failed(place, error)
+                continue
+            again = replace(self, resume=True, early=False)  # it was begun, if it is recorded
+            yield from again.of({place: _recording(request, beside)})
 
 
 def _carried_out(
@@ -148,7 +251,7 @@ def _rounds(
 
 
 def _groups(
-    requests: Sequence[Request], resume: bool, together: bool, refused: Refused | None
+    requests: Sequence[Request], resume: bool, together: bool, refused: Refused, *, check_all: bool
 ) -> Iterator[dict[int, Recording[Experiment]]]:
     """Runs that go together, by their place in `requests`. Mistakes come before any file: nothing is written yet."""
     alike: dict[str, list[int]] = {}
@@ -159,22 +262,33 @@ def _groups(
         group: dict[int, Recording[Experiment]] = {}
         for place in places:
             try:
-                latest = _built(requests[place], resume, latest)
+                made = _built(requests[place], resume, latest)
+                if latest is None and check_all:
+                    _check_all_fit(requests, made)
             except UserError as error:
-                if refused is None:
-                    raise
                 refused(place, error)
                 continue
+            latest = made
             others = [r.experiment for r in group.values()]
             if others and (reason := _why_not_with(others, latest)):
                 log.debug("%s seed %d goes by itself: %s", latest.config.method, latest.config.seed, reason)
                 yield group
                 group = {}
-            given, directory = requests[place].given, requests[place].directory
-            weights = latest.model.tensors if given.model is not None else None
-            group[place] = Recording(latest, resolved(latest, given), directory, weights)
+            group[place] = _recording(requests[place], latest)
         if group:
             yield group
+
+
+def _recording(request: Request, experiment: Experiment) -> Recording[Experiment]:
+    weights = experiment.model.tensors if request.given.model is not None else None
+    return Recording(experiment, resolved(experiment, request.given), request.directory, weights)
+
+
+def _check_all_fit(requests: Sequence[Request], first: Experiment) -> None:
+    """That methods and settings suit the data, of all that have the first's: before that one is trained."""
+    for request in requests:
+        if request.config.data == first.config.data and request.config.partition == first.config.partition:
+            check_fit(request.config, request.chain, first.dataset, len(first.partition))
 
 
 def _built(request: Request, resume: bool, beside: Experiment | None) -> Experiment:
@@ -202,6 +316,7 @@ class Recording(Generic[Some]):
     weights: Mapping[str, Tensor] | None = None  # to begin with, where no seed makes them again
     rounds: list[dict[str, Any]] = field(default_factory=list)
     saved: int = 0  # the round of the last checkpoint
+    opened: bool = False
 
     def locked(self) -> AbstractContextManager[None]:
         return self.directory.locked() if self.directory else nullcontext()
@@ -214,14 +329,13 @@ class Recording(Generic[Some]):
             self.directory.check_vacant()
             return
         if not resume:
-            raise UserError(
-                f"{self.directory.path} already holds a run; add --resume to continue it, or choose another --out"
-            )
+            raise holds_a_run(self.directory)
         self.directory.check_same(self.config)
         self.directory.check_length(self.config.rounds, self.experiment.chain)
 
     def open(self) -> None:
         """Begin, or go on from the last checkpoint."""
+        self.opened = True
         if not self.directory:
             return
         if self.directory.started:
@@ -268,6 +382,10 @@ class Recording(Generic[Some]):
         place = self.directory.path if self.directory else None
         experiment = self.experiment
         return Run(self.config, self.rounds, self.summary(), experiment.label_table, experiment.module(), place)
+
+
+def holds_a_run(directory: RunDirectory) -> UserError:
+    return UserError(f"{directory.path} already holds a run; add --resume to continue it, or choose another --out")
 
 
 def resolved(experiment: Experiment, given: Given) -> Config:

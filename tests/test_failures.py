@@ -1,0 +1,107 @@
+"""Runs that do not come to their end: what of a comparison is kept, and how a run is stopped on purpose."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import toy
+
+import fedbraid as fb
+from fedbraid.cli import main
+
+DATA, PARTITION = toy()
+TINY = {
+    "data": DATA,
+    "partition": PARTITION,
+    "model": "logistic",
+    "rounds": 3,
+    "local": {"batch": 4},
+    "engine": {"device": "cpu"},
+}
+BROKEN: set[int] = {1}
+"""Seeds with which `Brittle` fails."""
+
+
+@dataclass(frozen=True)
+class Brittle(fb.Strand):
+    """Shares a stack with FedAvg, and fails in the second round."""
+
+    def update(self, delta, r):
+        if r.number == 1 and r.setup.seed in BROKEN:
+            raise ValueError("too thin")
+        return 0.9 * delta, r.kept
+
+
+@dataclass(frozen=True)
+class Wrong(fb.Strand):
+    def task(self, logits, batch, c):
+        return logits[:, 99].sum()
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    """Reports without what takes long to draw."""
+    monkeypatch.setattr("fedbraid.report.html.pictures", lambda *_: [])
+
+
+def test_what_fails_is_named_and_the_others_are_compared(tmp_path, caplog):
+    methods = "fedavg", Brittle(), Wrong(), "prox"
+    result = fb.compare(*methods, seeds=2, out=tmp_path, **TINY)
+    assert [(f.label, f.seed) for f in result.failed] == [("brittle", 1), ("wrong", 0), ("wrong", 1)]
+    assert list(result.summary) == ["fedavg", "brittle", "prox"] and result.summary["brittle"]["seeds"] == 1
+    assert "update of brittle failed at" in result.failed[0].reason and type(result.failed[0].error) is ValueError
+    for seed in (0, 1):  # whom a failing one shared its stack with
+        torch.testing.assert_close(result.runs[seed].model.head.weight, fb.run(seed=seed, **TINY).model.head.weight)
+    assert "brittle seed 1 failed: update of brittle failed at" in caplog.text
+    for file in ("table.md", "report.html"):
+        assert "brittle failed with seed 1: " in (tmp_path / file).read_text()
+    assert len(json.loads((tmp_path / "table.json").read_text())["rows"]) == 3
+
+
+def test_what_failed_goes_on_once_it_is_mended(tmp_path, monkeypatch):
+    fb.compare("fedavg", Brittle(), seeds=2, out=tmp_path, **TINY)
+    monkeypatch.setattr(sys.modules[__name__], "BROKEN", set())
+    seen = []
+    again = fb.compare(
+        "fedavg", Brittle(), seeds=2, out=tmp_path, resume=True, **TINY, on_round=lambda line, c: seen.append(c.seed)
+    )
+    assert not again.failed and len(again.runs) == 4 and set(seen) == {1}
+
+
+def test_a_comparison_of_which_nothing_is_left_is_an_error():
+    with pytest.raises(fb.UserError, match=r"task of wrong failed at .*: IndexError") as caught:
+        fb.compare(Wrong(), seeds=2, **TINY)
+    assert type(caught.value.__cause__) is IndexError
+
+
+def test_what_is_known_beforehand_is_refused_before_anything_is_trained(tmp_path):
+    regression, shares = toy(task="regression")
+    trained = []
+    settings = TINY | {"data": regression, "partition": shares, "on_round": lambda line, c: trained.append(line)}
+    with pytest.raises(fb.UserError, match="lc needs class labels"):
+        fb.compare("fedavg", "fedlc", **settings)
+    fb.run("prox", out=tmp_path / "prox" / "seed-0", **TINY)
+    with pytest.raises(fb.UserError, match="already holds a run"):
+        fb.compare("fedavg", "prox", out=tmp_path, **settings)
+    assert not trained
+
+
+def test_the_command_shows_the_others_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.py").write_text(
+        "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
+        "@dataclass(frozen=True)\nclass Bad(fb.Strand):\n"
+        "    def task(self, logits, batch, c):\n        return logits[:, 99].sum()\n"
+    )
+    words = ["compare", "bad", "fedavg", "--strand", "bad.py:Bad", "--set", "rounds=1", "--out", "c", "--json"]
+    monkeypatch.setattr(sys, "argv", ["fedbraid", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    shown = capsys.readouterr()
+    table = json.loads(shown.out)
+    assert left.value.code == 1 and [row["method"] for row in table["rows"]] == ["fedavg"]
+    assert table["failed"][0]["method"] == "bad" and "task of bad failed at bad.py:7" in table["notes"][0]
+    assert "error: bad failed with seed 0: task of bad failed" in shown.err and "--out c --resume" in shown.err
