@@ -19,6 +19,7 @@ from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, Given, build, check_brought, check_fit
+from fedbraid.models.outputs import answering_logits
 from fedbraid.registry import Entry
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
@@ -380,8 +381,8 @@ class Recording(Generic[Some]):
 
     def result(self) -> Run:
         place = self.directory.path if self.directory else None
-        experiment = self.experiment
-        return Run(self.config, self.rounds, self.summary(), experiment.label_table, experiment.module(), place)
+        counts, model = self.experiment.label_table, answering_logits(self.experiment.module())
+        return Run(self.config, self.rounds, self.summary(), counts, model, place)
 
 
 def holds_a_run(directory: RunDirectory) -> UserError:

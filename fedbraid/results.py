@@ -27,6 +27,7 @@ class Run:
     summary: dict[str, Any]
     label_counts: list[list[int]] | None
     model: nn.Module
+    """The network with the trained weights: `model(x)` gives logits for samples that are normalised as in training."""
     directory: Path | None = None
 
     @property
