@@ -9,6 +9,7 @@ from fedbraid.core.strand import Client, Cohort, Round, Setup, Strand
 from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
+from fedbraid.loading import load
 from fedbraid.models import Outputs
 from fedbraid.results import Comparison, Failure, Run
 from fedbraid.version import __version__
@@ -35,5 +36,6 @@ __all__ = [
     "chain",
     "check_strand",
     "compare",
+    "load",
     "run",
 ]

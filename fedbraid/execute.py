@@ -348,7 +348,7 @@ class Recording(Generic[Some]):
         else:
             self.directory.begin(self.config, self.weights)
         self.rounds = self.directory.rounds()
-        if self.experiment.finished and not (self.directory.path / "summary.json").exists():
+        if self.experiment.finished and not self.directory.over:
             self.directory.finish(self.experiment, self.summary())
 
     def note(self, line: dict[str, Any], on_round: OnRound | None) -> None:

@@ -61,12 +61,26 @@ class RunDirectory:
         return int(self._checkpoint()["round"]) if (self.states / CHECKPOINT).exists() else 0
 
     @property
+    def over(self) -> bool:
+        """Whether the run's numbers and its model are written."""
+        return (self.path / "summary.json").exists()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data, the partition and the initial model that the last checkpoint belongs to."""
+        return str(self._checkpoint()["fingerprint"])
+
+    @property
     def log(self) -> Path:
         return self.path / "rounds.jsonl"
 
     @property
     def initial(self) -> Path:
         return self.path / "initial.safetensors"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
 
     def config(self) -> Config:
         return from_dict(read_toml(self.path / "config.toml"))
@@ -233,7 +247,7 @@ class RunDirectory:
     def _check_unsaved(self) -> None:
         """That there is no checkpoint because there was none yet, and not because it was lost."""
         done = len(self.rounds())
-        if done > self.config().save.every or (self.path / "summary.json").exists():
+        if done > self.config().save.every or self.over:
             raise UserError(
                 f"{self.path} has {done} rounds, but {self.states / CHECKPOINT} is missing; put it back, or begin anew "
                 "in another directory"
@@ -247,10 +261,19 @@ class RunDirectory:
 
     # --- the end
 
+    def summary(self) -> dict[str, Any]:
+        """The numbers of a run that is over."""
+        file = self.path / "summary.json"
+        try:
+            summary = json.loads(file.read_text())
+        except (ValueError, OSError) as error:
+            raise damaged(file, error) from None
+        return dict(summary)
+
     def finish(self, experiment: Federation, summary: dict[str, Any]) -> None:
         w, buffers = experiment.deployed()
         model = experiment.model
-        save_tensors(self.path / "model.safetensors", model.layout.views(w) | model.buffers.views(buffers))
+        save_tensors(self.model, model.layout.views(w) | model.buffers.views(buffers))
         write_json(self.path / "summary.json", _strict(summary))
 
     @contextmanager
