@@ -9,12 +9,14 @@ from fedbraid.core.strand import Client, Cohort, Round, Setup, Strand
 from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
+from fedbraid.execute import STOP
 from fedbraid.loading import load
 from fedbraid.models import Outputs
 from fedbraid.results import Comparison, Failure, Run
 from fedbraid.version import __version__
 
 __all__ = [
+    "STOP",
     "Batch",
     "Chain",
     "Client",

@@ -49,7 +49,8 @@ def run(
     keys: `rounds=20, local={"epochs": 2}, model="logistic"`; `data`, `partition` and `model` also take a Dataset, a
     Partition and a torch module, or a class or function that makes one (`model=Net`), whose weights are then drawn from
     the run's seed. `own` are strand classes of yours that `method` names. With `out` the run is recorded there and can
-    be resumed.
+    be resumed. `on_round(line, config)` is called after each round, with its line of the log; where it returns
+    `fedbraid.STOP` the run ends there, and can be resumed.
 
     >>> run("fedavg", rounds=1).summary["rounds"]
     1

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
+from enum import Enum
 from traceback import clear_frames
 from typing import Any, Generic, TypeVar
 
@@ -30,7 +31,18 @@ from fedbraid.together import Lines, Together, fit
 log = logging.getLogger("fedbraid")
 
 Some = TypeVar("Some", bound=Federation)
-OnRound = Callable[[dict[str, Any], Config], None]
+
+
+class Stop(Enum):
+    """What `on_round` may answer."""
+
+    STOP = "stop"
+
+
+STOP = Stop.STOP
+"""The answer of `on_round` that ends a run before its last round."""
+OnRound = Callable[[dict[str, Any], Config], object]
+"""Told of each round, by its line of the log and the run's configuration. Its answers are ignored, but for `STOP`."""
 Refused = Callable[[int, UserError], None]
 """Told of a run, by its place, that cannot be made, and why."""
 Failed = Callable[[int, Exception], None]
@@ -111,9 +123,9 @@ def execute(
 
 
 def _from_caller(on_round: OnRound) -> OnRound:
-    def called(line: dict[str, Any], config: Config) -> None:
+    def called(line: dict[str, Any], config: Config) -> object:
         try:
-            on_round(line, config)
+            return on_round(line, config)
         except Exception as error:
             raise FromCaller(error) from error
 
@@ -246,7 +258,13 @@ def _rounds(
         while len(unread) > (not waits):
             for k, line in unread.pop(0)().items():
                 recordings[k].note(line, on_round)
-        yield from (places[k] for k in going if recordings[k].experiment.finished)
+                if recordings[k].stopped:
+                    lock_step.stopped.add(k)
+                    waits = True  # for the round that a GPU may have begun meanwhile, which is its last one
+        for k in going:
+            if k in lock_step.stopped and not recordings[k].experiment.finished:
+                recordings[k].end()
+        yield from (places[k] for k in going if k not in lock_step.going)
     for k in lock_step.going:
         recordings[k].save()
 
@@ -318,6 +336,7 @@ class Recording(Generic[Some]):
     rounds: list[dict[str, Any]] = field(default_factory=list)
     saved: int = 0  # the round of the last checkpoint
     opened: bool = False
+    stopped: bool = False  # by who is told of its rounds
 
     def locked(self) -> AbstractContextManager[None]:
         return self.directory.locked() if self.directory else nullcontext()
@@ -345,6 +364,8 @@ class Recording(Generic[Some]):
             if (before := self.directory.config().rounds) < self.config.rounds:
                 log.warning("%s goes on from %d to %d rounds", self.directory.path, before, self.config.rounds)
                 self.directory.lengthen(self.config)
+            if not self.experiment.finished:
+                self.directory.reopen()
         else:
             self.directory.begin(self.config, self.weights)
         self.rounds = self.directory.rounds()
@@ -359,9 +380,15 @@ class Recording(Generic[Some]):
             self.directory.append(line)
         if is_latest and self.is_due:
             self.save()
-        if on_round:
-            on_round(line, self.config)
-        if is_latest and self.experiment.finished and self.directory:
+        if on_round and on_round(line, self.config) is STOP:
+            self.stopped = True
+        if is_latest and self.experiment.finished:
+            self.end()
+
+    def end(self) -> None:
+        """No round comes after this one, or none that is waited for."""
+        self.save()
+        if self.directory:
             self.directory.finish(self.experiment, self.summary())
 
     @property
@@ -377,7 +404,7 @@ class Recording(Generic[Some]):
 
     def summary(self) -> dict[str, Any]:
         summary = summarise(self.rounds, self.config.evaluate.target or None)
-        return summary | privacy.report(self.experiment.chain, self.config.rounds)
+        return summary | privacy.report(self.experiment.chain, self.experiment.server.round)
 
     def result(self) -> Run:
         place = self.directory.path if self.directory else None

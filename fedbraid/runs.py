@@ -2,7 +2,7 @@
 
     config.toml            the resolved configuration
     rounds.jsonl           one line a round, only ever appended to
-    summary.json           the numbers of a finished run
+    summary.json           the numbers of a run that is over, finished or stopped
     model.safetensors      the trained model, by parameter name
     initial.safetensors    the model that it began with, where the network was brought along: no seed makes it again
     checkpoint/            the server's and the clients' state after some round, and the length of rounds.jsonl then
@@ -99,8 +99,12 @@ class RunDirectory:
 
     def lengthen(self, config: Config) -> None:
         """The run goes on for more rounds than it was begun with."""
-        (self.path / "summary.json").unlink(missing_ok=True)  # before that: it is of a run that is over
+        self.reopen()  # before that
         write_text(self.path / "config.toml", to_toml(config))
+
+    def reopen(self) -> None:
+        """The run goes on, so that its numbers are no longer those of one that is over."""
+        (self.path / "summary.json").unlink(missing_ok=True)
 
     def check_vacant(self) -> None:
         """Where no run was begun there is nothing of one that would be written over."""

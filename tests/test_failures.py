@@ -105,3 +105,40 @@ def test_the_command_shows_the_others_and_says_how_to_go_on(tmp_path, monkeypatc
     assert left.value.code == 1 and [row["method"] for row in table["rows"]] == ["fedavg"]
     assert table["failed"][0]["method"] == "bad" and "task of bad failed at bad.py:7" in table["notes"][0]
     assert "error: bad failed with seed 0: task of bad failed" in shown.err and "--out c --resume" in shown.err
+
+
+# --- stopped on purpose
+
+
+def stopping(*rounds):
+    """Stops each seed after its round."""
+    return lambda line, config: fb.STOP if line["round"] == rounds[config.seed] else True
+
+
+def test_a_run_is_stopped_and_kept_and_goes_on_where_it_was(tmp_path):
+    stopped = fb.run("scaffold", out=tmp_path, on_round=stopping(2), **TINY)
+    assert [line["round"] for line in stopped.rounds] == [1, 2] and stopped.summary["rounds"] == 2
+    again = fb.load(tmp_path, data=DATA, partition=PARTITION)
+    assert again.rounds == stopped.rounds and torch.equal(again.model.head.weight, stopped.model.head.weight)
+    seen = []
+    resumed = fb.run("scaffold", out=tmp_path, resume=True, on_round=lambda line, _: seen.append(line["round"]), **TINY)
+    whole = fb.run("scaffold", **TINY)
+    assert seen == [3] and torch.equal(resumed.model.head.weight, whole.model.head.weight)
+    assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == 3
+
+
+def test_each_run_of_a_comparison_is_stopped_by_itself():
+    result = fb.compare("fedavg", "scaffold", seeds=2, on_round=stopping(1, 3), **TINY)
+    assert [len(run.rounds) for run in result.runs] == [1, 3, 1, 3]
+    torch.testing.assert_close(result.runs[1].model.head.weight, fb.run(seed=1, **TINY).model.head.weight)
+
+
+@pytest.mark.parametrize("error", [StopIteration("enough"), ValueError("mine")])
+def test_what_on_round_raises_comes_out_as_it_is(error):
+    def raising(line, config):
+        raise error from KeyError("why")
+
+    for call in (fb.run, fb.compare):
+        with pytest.raises(type(error)) as caught:
+            call("fedavg", on_round=raising, **TINY)
+        assert caught.value is error and type(error.__cause__) is KeyError
