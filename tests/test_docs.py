@@ -2,16 +2,18 @@
 
 import inspect
 import re
+import runpy
 import shlex
-import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from fedbraid import catalogue
 from fedbraid.cli import main
-from fedbraid.core.strand import HOOKS, Strand
+from fedbraid.core.batch import Batch
+from fedbraid.core.strand import HOOKS, Client, Strand
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,11 +28,12 @@ def blocks(language):
 
 
 @pytest.mark.parametrize("snippet", blocks("python"))
-def test_python_snippet_runs(snippet, tmp_path):
+def test_python_snippet_runs(snippet, tmp_path, monkeypatch):
+    """As a script, but in this process: importing torch for each would take most of the time."""
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "snippet.py"
     file.write_text(snippet)
-    done = subprocess.run([sys.executable, file], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    runpy.run_path(str(file), run_name="__main__")
 
 
 def fedbraid(words, monkeypatch, capsys):
@@ -82,6 +85,12 @@ def test_every_hook_is_in_the_table_with_its_arguments(hook):
     table = (ROOT / "docs" / "strands.md").read_text()
     _, *arguments = inspect.signature(getattr(Strand, hook)).parameters
     assert f"`{hook}({', '.join(arguments)})`" in table
+
+
+@pytest.mark.parametrize(("seen", "letter"), [(Batch, "batch"), (Client, "c")])
+def test_all_that_client_hooks_see_is_in_the_tables(seen, letter):
+    page = (ROOT / "docs" / "strands.md").read_text()
+    assert not [f.name for f in fields(seen) if f"`{letter}.{f.name}" not in page]
 
 
 def test_links_lead_somewhere():
