@@ -381,6 +381,24 @@ def test_a_partition_without_clients_is_a_sentence():
         fb.run(**TINY | {"partition": fb.Partition(())})
 
 
+@pytest.mark.parametrize(
+    ("shares", "sentence"),
+    [
+        (([0, 1, 2], [4, 2, 1]), "clients 0 and 1 both hold training sample 1 \\(held more than once in all: 2\\)"),
+        (([0, 1], [3, 4, 3]), "client 1 holds training sample 3 twice \\(held more than once in all: 1\\)"),
+        (([0, 1], [-1]), "client 1 holds training sample -1, but toy has 0 to 36"),
+    ],
+)
+def test_a_sample_is_one_clients_alone(shares, sentence):
+    with pytest.raises(fb.UserError, match=sentence):
+        fb.run(**TINY | {"partition": fb.Partition(tuple(map(np.array, shares)))})
+
+
+def test_data_without_a_test_set_are_told_so():
+    with pytest.raises(fb.UserError, match=r"toy's test is NoneType; give its test samples as a fedbraid.Split"):
+        fb.run(**TINY | {"data": replace(DATA, test=None)})
+
+
 def test_bare_arrays_of_indices_are_told_what_they_should_be():
     with pytest.raises(fb.UserError, match=r"give each client's indices as a fedbraid.Partition") as told:
         fb.run(**TINY | {"partition": list(PARTITION.clients)})
