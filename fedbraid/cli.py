@@ -348,7 +348,7 @@ def bench(
 def print_method(shown: dict[str, Any]) -> None:
     from rich.syntax import Syntax
 
-    for key in ("name", "paper", "chain", "hyper-parameters", "cost", "needs", "not with"):
+    for key in ("name", "paper", "chain", "hyper-parameters", "cost", "averages", "needs", "not with"):
         if shown.get(key):
             out.print(f"[bold]{key:>16}[/]  {escape(str(shown[key]))}", highlight=False, soft_wrap=True)
     for source in shown["source"]:

@@ -409,7 +409,7 @@ class Recording(Generic[Some]):
     def result(self) -> Run:
         place = self.directory.path if self.directory else None
         counts, model = self.experiment.label_table, answering_logits(self.experiment.module())
-        return Run(self.config, self.rounds, self.summary(), counts, model, place)
+        return Run(self.config, self.rounds, self.summary(), counts, model, place, self.experiment.chain.averaging)
 
 
 def holds_a_run(directory: RunDirectory) -> UserError:

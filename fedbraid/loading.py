@@ -48,13 +48,15 @@ def load(
     given = Given(data, partition, model, None, own_strands(own), Path(data_dir) if data_dir else None)
     _check_brought(config, given, directory.path)
     dataset = _dataset(config, given)
-    network = _network(config, directory, given, dataset)
+    chain = _chain(config, given)
+    network = _network(config, directory, given, dataset, chain)
     rounds = directory.rounds()
     summary = summarise(rounds, config.evaluate.target or None)
     told = directory.summary()
     summary |= {key: told[key] for key in told.keys() - summary.keys()}  # what only the run itself could know
     counts = _label_counts(config, directory, given, dataset, network)
-    return Run(config, rounds, summary, counts, answering_logits(_trained(network, directory)), directory.path)
+    trained = answering_logits(_trained(network, directory))
+    return Run(config, rounds, summary, counts, trained, directory.path, chain.averaging)
 
 
 def _check_over(directory: RunDirectory) -> None:
@@ -90,10 +92,10 @@ def _dataset(config: Config, given: Given) -> Dataset:
     return dataset
 
 
-def _network(config: Config, directory: RunDirectory, given: Given, dataset: Dataset) -> Model:
+def _network(config: Config, directory: RunDirectory, given: Given, dataset: Dataset, chain: Chain) -> Model:
     """The network before its first round, which is not asked whether there is a GPU."""
     here = replace(config, engine=replace(config.engine, device="cpu"))
-    network = network_of(here, _chain(config, given), dataset, given.model)
+    network = network_of(here, chain, dataset, given.model)
     begun = directory.as_begun(given).weights
     return network if begun is None else network.beginning_with(begun)
 

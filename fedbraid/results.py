@@ -29,6 +29,8 @@ class Run:
     model: nn.Module
     """The network with the trained weights: `model(x)` gives logits for samples that are normalised as in training."""
     directory: Path | None = None
+    averages: str = ""
+    """How its method averages clients: by data size, uniformly, or by the weights of a strand."""
 
     @property
     def accuracy(self) -> float | None:
@@ -37,9 +39,9 @@ class Run:
         return accuracy
 
     def record(self, label: str | None = None) -> RunRecord:
-        return RunRecord(
-            label or self.config.called, self.config.seed, tuple(self.rounds), to_dict(self.config), self.label_counts
-        )
+        config = self.config
+        label = label or config.called
+        return RunRecord(label, config.seed, tuple(self.rounds), to_dict(config), self.label_counts, self.averages)
 
     def report(self, directory: str | PathLike[str]) -> list[Path]:
         """Write a report with pictures into `directory`; the paths of what was written."""

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import fedbraid as fb
 from fedbraid.config import from_dict
 from fedbraid.core.strand import Strand
+from fedbraid.report.headline import caveats
 from fedbraid.strands import Disco, Prox
 
 DATA, PARTITION = toy()
@@ -303,6 +304,20 @@ def test_a_comparison_runs_what_run_runs(tmp_path):
         fb.compare("fedavg", out=tmp_path, seeds=[5], **TINY)
     again = fb.compare("fedavg", out=tmp_path, seeds=[5], resume=True, **TINY)
     assert again.runs[0].rounds == comparison.runs[0].rounds
+
+
+def test_a_comparison_says_where_methods_average_differently():
+    def said(*methods, **settings):
+        records = fb.compare(*methods, **TINY | {"rounds": 1} | settings).records
+        return [line for line in caveats(records) if "averaged" in line]
+
+    assert said("fedavg", "scaffold", "disco", "prox") == [
+        "Not like for like: clients are averaged by data size in fedavg and prox, uniformly in scaffold; "
+        "+sizes or +uniform in a method changes that."
+    ]
+    assert not said("fedavg", "scaffold+sizes", "disco")
+    alike, shares = toy((5, 5, 5))
+    assert not said("fedavg", "scaffold", data=alike, partition=shares)
 
 
 # --- mistakes
