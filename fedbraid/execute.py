@@ -157,11 +157,11 @@ def finished(
                 request.check_unused()
     begun = False
 
-    def impossible(place: int, error: UserError) -> None:
-        if refused is not None:
+    def impossible(place: int, error: Exception) -> None:
+        if refused is not None and isinstance(error, UserError):
             refused(place, error)
         elif failed is not None and begun:
-            failed(place, error)
+            _give_up(place, error, failed)
         else:
             raise error
 
@@ -203,8 +203,9 @@ class _Attempt:
             if self.failed is None or in_time or not left:
                 raise
             if len(left) == 1:
-                self.failed(left[0], error)
-            clear_frames(error.__traceback__)  # which hold what the runs had on the device
+                _give_up(left[0], error, self.failed)
+            else:
+                clear_frames(error.__traceback__)
         beside = group[left[0]].experiment
         group.clear()
         if len(left) > 1:  # whose fault it was shows where each goes by itself
@@ -219,11 +220,16 @@ class _Attempt:
             request = self.requests[place]
             try:
                 beside = _built(request, True, beside)
-            except UserError as error:
-                self.failed(place, error)
+            except Exception as error:
+                _give_up(place, error, self.failed)
                 continue
             again = replace(self, resume=True, early=False)  # it was begun, if it is recorded
             yield from again.of({place: _recording(request, beside)})
+
+
+def _give_up(place: int, error: Exception, failed: Failed) -> None:
+    failed(place, error)
+    clear_frames(error.__traceback__)  # which hold what the run had on the device
 
 
 def _carried_out(
@@ -237,6 +243,7 @@ def _carried_out(
             recording.check(resume)
         for recording in group.values():
             recording.open()
+            recording.opened = True
         for place in _rounds(group, on_round, stop):
             run = group[place].result()
             locks[place].close()  # the directory is the receiver's now
@@ -270,7 +277,7 @@ def _rounds(
 
 
 def _groups(
-    requests: Sequence[Request], resume: bool, together: bool, refused: Refused, *, check_all: bool
+    requests: Sequence[Request], resume: bool, together: bool, impossible: Failed, *, check_all: bool
 ) -> Iterator[dict[int, Recording[Experiment]]]:
     """Runs that go together, by their place in `requests`. Mistakes come before any file: nothing is written yet."""
     alike: dict[str, list[int]] = {}
@@ -284,8 +291,8 @@ def _groups(
                 made = _built(requests[place], resume, latest)
                 if latest is None and check_all:
                     _check_all_fit(requests, made)
-            except UserError as error:
-                refused(place, error)
+            except Exception as error:
+                impossible(place, error)
                 continue
             latest = made
             others = [r.experiment for r in group.values()]
@@ -335,7 +342,7 @@ class Recording(Generic[Some]):
     weights: Mapping[str, Tensor] | None = None  # to begin with, where no seed makes them again
     rounds: list[dict[str, Any]] = field(default_factory=list)
     saved: int = 0  # the round of the last checkpoint
-    opened: bool = False
+    opened: bool = False  # so that what goes wrong now is no mistake in what was asked for
     stopped: bool = False  # by who is told of its rounds
 
     def locked(self) -> AbstractContextManager[None]:
@@ -355,7 +362,6 @@ class Recording(Generic[Some]):
 
     def open(self) -> None:
         """Begin, or go on from the last checkpoint."""
-        self.opened = True
         if not self.directory:
             return
         if self.directory.started:

@@ -61,6 +61,18 @@ def test_what_fails_is_named_and_the_others_are_compared(tmp_path, caplog):
     assert len(json.loads((tmp_path / "table.json").read_text())["rows"]) == 3
 
 
+@dataclass(frozen=True)
+class Stillborn(fb.Strand):
+    def init_server(self, setup):
+        raise ValueError("no state")
+
+
+def test_what_cannot_begin_once_others_have_is_left_out_too():
+    result = fb.compare("scaffold", "fedavg", Stillborn(), **TINY)
+    assert list(result.summary) == ["scaffold", "fedavg"]
+    assert "init_server of stillborn failed at" in result.failed[0].reason
+
+
 def test_what_failed_goes_on_once_it_is_mended(tmp_path, monkeypatch):
     fb.compare("fedavg", Brittle(), seeds=2, out=tmp_path, **TINY)
     monkeypatch.setattr(sys.modules[__name__], "BROKEN", set())
@@ -131,6 +143,13 @@ def test_each_run_of_a_comparison_is_stopped_by_itself():
     result = fb.compare("fedavg", "scaffold", seeds=2, on_round=stopping(1, 3), **TINY)
     assert [len(run.rounds) for run in result.runs] == [1, 3, 1, 3]
     torch.testing.assert_close(result.runs[1].model.head.weight, fb.run(seed=1, **TINY).model.head.weight)
+
+
+def test_a_round_that_was_begun_before_the_answer_came_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedbraid.together.Together.runs_ahead", True)  # as on a GPU
+    stopped = fb.run(out=tmp_path, on_round=stopping(1), **TINY)
+    assert [line["round"] for line in stopped.rounds] == [1, 2]
+    assert len(fb.run(out=tmp_path, resume=True, **TINY).rounds) == 3
 
 
 @pytest.mark.parametrize("error", [StopIteration("enough"), ValueError("mine")])
