@@ -9,12 +9,15 @@ from fedbraid.core.strand import Client, Cohort, Round, Setup, Strand
 from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
+from fedbraid.execute import STOP
+from fedbraid.loading import load
 from fedbraid.models import Outputs
 from fedbraid.prediction import Predictions, Trained, trained
-from fedbraid.results import Comparison, Run
+from fedbraid.results import Comparison, Failure, Run
 from fedbraid.version import __version__
 
 __all__ = [
+    "STOP",
     "Batch",
     "Chain",
     "Client",
@@ -22,6 +25,7 @@ __all__ = [
     "Comparison",
     "Config",
     "Dataset",
+    "Failure",
     "Outputs",
     "Partition",
     "PerClient",
@@ -37,6 +41,7 @@ __all__ = [
     "chain",
     "check_strand",
     "compare",
+    "load",
     "run",
     "trained",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -17,12 +18,15 @@ from fedbraid.config import Config, from_dict, named, plain, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition
-from fedbraid.errors import UserError
+from fedbraid.errors import UserError, first_line
 from fedbraid.execute import OnRound, Request, execute
 from fedbraid.experiment import Given, check_needs
-from fedbraid.results import Comparison, Run
+from fedbraid.faults import sentence
+from fedbraid.results import Comparison, Failure, Run
 from fedbraid.runs import RunDirectory
 from fedbraid.variants import Values
+
+log = logging.getLogger("fedbraid")
 
 Method = str | Strand | type[Strand] | Chain
 Own = type[Strand] | Sequence[type[Strand]]
@@ -45,7 +49,8 @@ def run(
     keys: `rounds=20, local={"epochs": 2}, model="logistic"`; `data`, `partition` and `model` also take a Dataset, a
     Partition and a torch module, or a class or function that makes one (`model=Net`), whose weights are then drawn from
     the run's seed. `own` are strand classes of yours that `method` names. With `out` the run is recorded there and can
-    be resumed.
+    be resumed. `on_round(line, config)` is called after each round, with its line of the log; where it returns
+    `fedbraid.STOP` the run ends there, and can be resumed.
 
     >>> run("fedavg", rounds=1).summary["rounds"]
     1
@@ -107,6 +112,9 @@ def compare(
     `vary={"optimizer.lr": [0.1, 0.03], "local.epochs": [1, 5]}` trains each method with every combination of these
     values. Runs whose methods differ in numbers only, seeds above all, share a stack where there is one, which is
     faster than one run after the other; `together=False` trains each by itself.
+
+    A run that goes wrong is warned about and left out: it is in `failed` of the result, with its reason. What is wrong
+    with the methods or settings as such is refused before anything is trained.
     """
     requests = planned(
         *to_compare, seeds=seeds, config=config, out=out, own=own, data_dir=data_dir, vary=vary, **settings
@@ -184,8 +192,23 @@ def compared(
     together: bool = True,
 ) -> Comparison:
     """Carry out what was planned; the report goes into `out`."""
-    runs = execute([request for _, request in requests], resume=resume, on_round=on_round, together=together)
-    comparison = Comparison(runs, [label for label, _ in requests])
+    failures: list[Failure] = []
+
+    def failed(place: int, error: Exception) -> None:
+        label, request = requests[place]
+        told = sentence(error)
+        reason = told or f"{type(error).__name__}: {first_line(error)}"
+        where = None if told else error  # of what may be a defect the traceback says more
+        log.warning("%s seed %d failed: %s", label, request.config.seed, reason, exc_info=where)
+        failures.append(Failure(label, request.config.seed, reason, error))
+
+    done = execute(
+        [request for _, request in requests], resume=resume, on_round=on_round, together=together, failed=failed
+    )
+    if not done:
+        raise UserError(failures[0].reason) from failures[0].error
+    places = sorted(done)
+    comparison = Comparison([done[place] for place in places], [requests[place][0] for place in places], failures)
     if out is not None:
         comparison.report(out)
     return comparison

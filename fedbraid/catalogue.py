@@ -31,6 +31,7 @@ def brief(name: str) -> dict[str, Any]:
         "strands": [k.name for k in kinds],
         "written": "+".join(map(_written, chain)) or "none",
         "cost": cost(chain),
+        "averages": chain.averaging,
         "needs": sorted(chain.needs),
         "not with": sorted({other for s in chain for other in refusals(s)}),
     }
@@ -57,12 +58,14 @@ def page() -> str:
         "are shown with their defaults. Cost: floats down and up per client and round, P the number of the model's",
         "parameters, counted from the payloads of a small federation (5 features, 3 classes, a hidden layer of 4).",
         "What a strand changes, its equations, where it differs from the authors' code: `fedbraid methods NAME`.",
+        "Clients are averaged as in the method's paper; `+sizes` or `+uniform` says otherwise.",
         "",
-        "| method | chain | paper | cost |",
-        "|---|---|---|---|",
+        "| method | chain | paper | averages | cost |",
+        "|---|---|---|---|---|",
     ]
     for entry in everything():
-        lines.append(f"| `{entry['name']}` | {_code(entry['written'], entry)} | {entry['paper']} | {entry['cost']} |")
+        cells = f"`{entry['name']}`", _code(entry["written"], entry), entry["paper"], entry["averages"], entry["cost"]
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## What is refused", "", "Every other pair of strands is accepted.", ""]
     pairs = [(s.name, other, why) for s in STRANDS for other, why in refusals(parse(s.name).strands[0]).items()]
     order = [s.name for s in STRANDS]
@@ -88,6 +91,7 @@ def one(name: str) -> dict[str, Any]:
         "hyper-parameters": shown["written"],
         "about": [inspect.getdoc(k) or "" for k in kinds],
         "cost": f"floats down / up per client and round: {shown['cost']}",
+        "averages": shown["averages"],
         "needs": ", ".join(shown["needs"]),
         "not with": ", ".join(shown["not with"]),
         "source": [inspect.getsource(k) for k in kinds],

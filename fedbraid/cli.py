@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 from rich.table import Table
-from safetensors import SafetensorError
 
 from fedbraid.cli_analyze import analyze
 from fedbraid.cli_data import data_app
@@ -209,14 +208,25 @@ def compare(
     rounds = sum(r.config.rounds for r in asked if r.directory and r.directory.reached < r.config.rounds)
     with interruptible(), cli_show.progress(err, rounds) as on_round:
         done = api.compared(requests, out=where, resume=resume, on_round=on_round, together=not separate)
-    table = comparison(done.records, done.target)
+    table = comparison(done.records, done.target, done.remarks)
     if as_json:
-        print_json({"directory": str(where), **to_json(table)})
-        return
-    out.print(to_rich(table))
-    for line in (headline(done.records), *caveats(done.records)):
-        out.print(escape(line))
-    out.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+        failed = [{"method": f.label, "seed": f.seed, "reason": f.reason} for f in done.failed]
+        print_json({"directory": str(where), **to_json(table), "failed": failed})
+    else:
+        out.print(to_rich(table))
+        for line in (headline(done.records), *caveats(done.records)):
+            out.print(escape(line))
+        out.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+    if done.failed:
+        for remark in done.remarks:
+            err.print(f"[bold red]error:[/] {escape(remark)}", highlight=False, soft_wrap=True)
+        err.print(
+            f"the others are kept: --out {where} --resume tries again what failed, and trains nothing twice",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -340,7 +350,7 @@ def bench(
 def print_method(shown: dict[str, Any]) -> None:
     from rich.syntax import Syntax
 
-    for key in ("name", "paper", "chain", "hyper-parameters", "cost", "needs", "not with"):
+    for key in ("name", "paper", "chain", "hyper-parameters", "cost", "averages", "needs", "not with"):
         if shown.get(key):
             out.print(f"[bold]{key:>16}[/]  {escape(str(shown[key]))}", highlight=False, soft_wrap=True)
     for source in shown["source"]:
@@ -351,23 +361,6 @@ def print_method(shown: dict[str, Any]) -> None:
             out.print(source, highlight=False, soft_wrap=True, markup=False)
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether numpy, torch on a CPU or torch on a GPU could not have the memory they wanted."""
-    told = str(error)
-    return isinstance(error, MemoryError) or "can't allocate memory" in told or "CUDA out of memory" in told
-
-
-def sentence(error: Exception) -> str | None:
-    """What a user is told of an error that is no defect of FedBraid's; None where it may be one."""
-    if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
-        return f"this needs more memory than there is: {(str(error) or 'no more is told').splitlines()[0]}"
-    if isinstance(error, OSError | SafetensorError):
-        return str(error)
-    from fedbraid.faults import in_hook
-
-    return in_hook(error) or (str(error) if isinstance(error, UserError) else None)
-
-
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -375,6 +368,8 @@ def main() -> None:
     try:
         app()
     except Exception as error:
+        from fedbraid.faults import sentence
+
         told = sentence(error)
         if told is None:
             raise

@@ -101,16 +101,7 @@ class Experiment(Federation):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A few letters that change with the data, its partition or the initial model."""
-        digest = hashlib.sha256()
-        for split in (self.dataset.train, self.dataset.test):
-            some = split.x[:: max(1, len(split) // 1000)]  # a thousand samples tell data sets apart
-            digest.update(repr((split.x.shape, split.x.dtype)).encode())
-            digest.update(np.ascontiguousarray(some).tobytes() + np.ascontiguousarray(split.y).tobytes())
-        digest.update(self.partition.sizes.tobytes())
-        digest.update(np.concatenate(self.partition.clients).tobytes())
-        digest.update(self.setup.w.cpu().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint(self.dataset, self.partition, self.setup.w)
 
     @cached_property
     def label_counts(self) -> np.ndarray:
@@ -142,6 +133,19 @@ class Experiment(Federation):
             return metrics
 
         return line
+
+
+def fingerprint(dataset: Dataset, partition: Partition, w: Tensor) -> str:
+    """A few letters that change with the data, its partition or the initial model."""
+    digest = hashlib.sha256()
+    for split in (dataset.train, dataset.test):
+        some = split.x[:: max(1, len(split) // 1000)]  # a thousand samples tell data sets apart
+        digest.update(repr((split.x.shape, split.x.dtype)).encode())
+        digest.update(np.ascontiguousarray(some).tobytes() + np.ascontiguousarray(split.y).tobytes())
+    digest.update(partition.sizes.tobytes())
+    digest.update(np.concatenate(partition.clients).tobytes())
+    digest.update(w.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def build(config: Config, given: Given, directory: Path | None = None, beside: Experiment | None = None) -> Experiment:

@@ -1,8 +1,10 @@
-"""What went wrong in a hook of a user's strand, as a sentence: which hook, where, and what to do about it."""
+"""What went wrong, as a sentence: above all in a hook of a user's strand, which one, where, and what to do about it."""
 
 from __future__ import annotations
 
 from traceback import walk_tb
+
+from safetensors import SafetensorError
 
 from fedbraid.core.returns import place
 from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
@@ -14,6 +16,21 @@ NOT_THE_HOOKS = {"fedbraid.core.model", "fedbraid.core.task"}
 
 RANDOM = "called random operation"
 """In what torch says of randomness where many clients are computed at once."""
+
+
+def sentence(error: Exception) -> str | None:
+    """What a user is told of an error that is no defect of FedBraid's; None where it may be one."""
+    if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
+        return f"this needs more memory than there is: {(str(error) or 'no more is told').splitlines()[0]}"
+    if isinstance(error, OSError | SafetensorError):
+        return str(error)
+    return in_hook(error) or (str(error) if isinstance(error, UserError) else None)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether numpy, torch on a CPU or torch on a GPU could not have the memory they wanted."""
+    told = str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in told or "CUDA out of memory" in told
 
 
 def in_hook(error: BaseException) -> str | None:

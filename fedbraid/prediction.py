@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,7 +25,7 @@ from fedbraid.errors import UserError
 from fedbraid.experiment import device_of, network_of
 from fedbraid.files import read_tensors
 from fedbraid.inputs import Inputs
-from fedbraid.models.last import outputs
+from fedbraid.models.outputs import answering_logits
 from fedbraid.runs import SEEDS, RunDirectory
 from fedbraid.unseen import Reading, Truth, unseen
 
@@ -142,7 +141,7 @@ class Trained:
         here = Samples.of(dataset, dataset.test, like.dtype, like.device)
         answers = []
         for index in torch.split(torch.arange(len(x), device=like.device), AT_ONCE):
-            logits = outputs(self.model, partial(self.model, here.inputs(index))).logits
+            logits = self.model(here.inputs(index))
             answers.append(logits.softmax(-1) if taken.task == "classification" else logits)
         scores: Array = torch.cat(answers).double().cpu().numpy()
         return scores
@@ -187,7 +186,7 @@ def trained(
     if lost or found.unexpected_keys:
         name = sorted([*lost, *found.unexpected_keys])[0]
         raise UserError(f"the network is not the one that {place} trained: {name!r} is not in both; give the same one")
-    return Trained(module, taken, config)
+    return Trained(answering_logits(module), taken, config)
 
 
 def _numbers(truth: Truth) -> Truth:

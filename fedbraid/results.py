@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -26,7 +27,10 @@ class Run:
     summary: dict[str, Any]
     label_counts: list[list[int]] | None
     model: nn.Module
+    """The network with the trained weights: `model(x)` gives logits for samples that are normalised as in training."""
     directory: Path | None = None
+    averages: str = ""
+    """How its method averages clients: by data size, uniformly, or by the weights of a strand."""
 
     @property
     def accuracy(self) -> float | None:
@@ -35,13 +39,23 @@ class Run:
         return accuracy
 
     def record(self, label: str | None = None) -> RunRecord:
-        return RunRecord(
-            label or self.config.called, self.config.seed, tuple(self.rounds), to_dict(self.config), self.label_counts
-        )
+        config = self.config
+        label = label or config.called
+        return RunRecord(label, config.seed, tuple(self.rounds), to_dict(config), self.label_counts, self.averages)
 
     def report(self, directory: str | PathLike[str]) -> list[Path]:
         """Write a report with pictures into `directory`; the paths of what was written."""
         return write_report(Path(directory), [self.record()], self.config)
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """A run of a comparison that went wrong."""
+
+    label: str
+    seed: int
+    reason: str  # in a sentence
+    error: Exception
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +64,8 @@ class Comparison:
 
     runs: list[Run] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    """Runs that went wrong, which everything else here is without."""
 
     @property
     def records(self) -> list[RunRecord]:
@@ -66,7 +82,18 @@ class Comparison:
 
     def report(self, directory: str | PathLike[str]) -> list[Path]:
         """Write the table, the pictures and report.html; the paths of what was written."""
-        return write_report(Path(directory), self.records, self.runs[0].config)
+        return write_report(Path(directory), self.records, self.runs[0].config, self.remarks)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be said beside the table: which methods are not in it, or not with every seed, and why."""
+        seeds: dict[tuple[str, str], list[int]] = {}
+        for failure in self.failed:
+            seeds.setdefault((failure.label, failure.reason), []).append(failure.seed)
+        return [
+            f"{label} failed with seed{'s' if len(its) > 1 else ''} {', '.join(map(str, its))}: {reason}"
+            for (label, reason), its in seeds.items()
+        ]
 
 
 def environment() -> dict[str, str]:
@@ -81,11 +108,16 @@ def environment() -> dict[str, str]:
     }
 
 
-def write_report(directory: Path, records: list[RunRecord], config: Config) -> list[Path]:
+def write_report(directory: Path, records: list[RunRecord], config: Config, remarks: Sequence[str] = ()) -> list[Path]:
     """The report on runs that share a configuration, but for their methods and seeds."""
     shared = to_toml(replace(config, seed=0))
     from fedbraid.report.html import write_comparison  # pages and pictures, which a run does without
 
     return write_comparison(
-        directory, records, config.evaluate.target or None, environment=environment(), command=shared
+        directory,
+        records,
+        config.evaluate.target or None,
+        environment=environment(),
+        command=shared,
+        remarks=remarks,
     )

@@ -2,7 +2,7 @@
 
     config.toml            the resolved configuration
     rounds.jsonl           one line a round, only ever appended to
-    summary.json           the numbers of a finished run
+    summary.json           the numbers of a run that is over, finished or stopped
     model.safetensors      the trained model, by parameter name
     inputs.json            what that model takes: columns, mean and deviation, classes
     initial.safetensors    the model that it began with, where the network was brought along: no seed makes it again
@@ -68,12 +68,26 @@ class RunDirectory:
         return all((self.path / file).exists() for file in ("summary.json", inputs.FILE))
 
     @property
+    def over(self) -> bool:
+        """Whether the run's numbers and its model are written."""
+        return (self.path / "summary.json").exists()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data, the partition and the initial model that the last checkpoint belongs to."""
+        return str(self._checkpoint()["fingerprint"])
+
+    @property
     def log(self) -> Path:
         return self.path / "rounds.jsonl"
 
     @property
     def initial(self) -> Path:
         return self.path / "initial.safetensors"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
 
     def config(self) -> Config:
         return from_dict(read_toml(self.path / "config.toml"))
@@ -92,8 +106,12 @@ class RunDirectory:
 
     def lengthen(self, config: Config) -> None:
         """The run goes on for more rounds than it was begun with."""
-        (self.path / "summary.json").unlink(missing_ok=True)  # before that: it is of a run that is over
+        self.reopen()  # before that
         write_text(self.path / "config.toml", to_toml(config))
+
+    def reopen(self) -> None:
+        """The run goes on, so that its numbers are no longer those of one that is over."""
+        (self.path / "summary.json").unlink(missing_ok=True)
 
     def check_vacant(self) -> None:
         """Where no run was begun there is nothing of one that would be written over."""
@@ -242,7 +260,7 @@ class RunDirectory:
     def _check_unsaved(self) -> None:
         """That there is no checkpoint because there was none yet, and not because it was lost."""
         done = len(self.rounds())
-        if done > self.config().save.every or (self.path / "summary.json").exists():
+        if done > self.config().save.every or self.over:
             raise UserError(
                 f"{self.path} has {done} rounds, but {self.states / CHECKPOINT} is missing; put it back, or begin anew "
                 "in another directory"
@@ -256,10 +274,19 @@ class RunDirectory:
 
     # --- the end
 
+    def summary(self) -> dict[str, Any]:
+        """The numbers of a run that is over."""
+        file = self.path / "summary.json"
+        try:
+            summary = json.loads(file.read_text())
+        except (ValueError, OSError) as error:
+            raise damaged(file, error) from None
+        return dict(summary)
+
     def finish(self, experiment: Federation, summary: dict[str, Any]) -> None:
         w, buffers = experiment.deployed()
         model = experiment.model
-        save_tensors(self.path / "model.safetensors", model.layout.views(w) | model.buffers.views(buffers))
+        save_tensors(self.model, model.layout.views(w) | model.buffers.views(buffers))
         write_json(self.path / inputs.FILE, experiment.inputs.told())
         write_json(self.path / "summary.json", _strict(summary))
 

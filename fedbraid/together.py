@@ -29,6 +29,7 @@ class Together:
     def __init__(self, experiments: Sequence[Experiment]) -> None:
         self.experiments = experiments
         self.read_at = 0.0  # when the last lines were read
+        self.stopped: set[int] = set()  # the places of those that go no further
 
     @cached_property
     def joint(self) -> Joint:
@@ -41,8 +42,8 @@ class Together:
 
     @property
     def going(self) -> list[int]:
-        """The places of those that are not finished."""
-        return [k for k, e in enumerate(self.experiments) if not e.finished]
+        """The places of those that are not finished, and were not stopped."""
+        return [k for k, e in enumerate(self.experiments) if not e.finished and k not in self.stopped]
 
     def advance(self) -> dict[int, dict[str, Any]]:
         """One round of every run that is not finished: the lines of their logs, by place."""

@@ -10,10 +10,12 @@ import pytest
 import torch
 from helpers import SIZES, toy
 from networks import Normed, Shortcut
+from safetensors.torch import load_file
 
 import fedbraid as fb
 from fedbraid.config import from_dict
 from fedbraid.core.strand import Strand
+from fedbraid.report.headline import caveats
 from fedbraid.strands import Disco, Prox
 
 pytestmark = pytest.mark.usefixtures("not_rendered")
@@ -141,7 +143,7 @@ def test_the_model_scores_what_was_reported(kind):
     digits = data.load("digits")
     run = fb.run("disco", rounds=3, engine={"kind": kind, "device": "cpu"}, evaluate={"per_client": True})
     x = (torch.as_tensor(digits.test.x).float() - digits.mean[0]) / digits.std[0]
-    right = run.model(x).logits.argmax(1).numpy() == digits.test.y
+    right = run.model(x).argmax(1).numpy() == digits.test.y
     line = run.rounds[-1]
     assert run.accuracy == line["accuracy"] == right.mean()
     per_class = [right[digits.test.y == c].mean() for c in range(10)]
@@ -150,8 +152,26 @@ def test_the_model_scores_what_was_reported(kind):
     each = counts @ per_class / counts.sum(1)
     assert line["client_accuracy"]["each"] == pytest.approx(each.tolist())
     assert line["client_accuracy"]["mean"] == pytest.approx(each.mean())
-    loss = torch.nn.functional.cross_entropy(run.model(x).logits, torch.as_tensor(digits.test.y))
+    loss = torch.nn.functional.cross_entropy(run.model(x), torch.as_tensor(digits.test.y))
     assert line["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
+
+
+def test_the_model_is_an_ordinary_module_of_torchs(tmp_path):
+    from fedbraid import models
+
+    run = fb.run(**TINY | {"model": "mlp"}, out=tmp_path / "run")
+    x = torch.as_tensor(DATA.test.x).float()
+    own = models.build("mlp", DATA.shape, DATA.classes, hidden=run.config.model.options["hidden"])
+    own.load_state_dict(run.model.state_dict())
+    answers = run.model(x)
+    assert answers.argmax(1).shape == (20,) and torch.equal(answers, own(x).logits)
+    assert torch.equal(run.model.forward(x).features, own(x).features)
+    saved = load_file(tmp_path / "run" / "model.safetensors")
+    assert saved.keys() == run.model.state_dict().keys()
+    torch.save(run.model, tmp_path / "whole.pt")
+    assert torch.equal(torch.load(tmp_path / "whole.pt", weights_only=False)(x), answers)
+    further = fb.run(**TINY | {"model": run.model, "rounds": 1, "optimizer": {"lr": 1e-30}})
+    torch.testing.assert_close(further.model(x), answers)
 
 
 def test_clients_with_test_samples_of_their_own_are_scored_on_them():
@@ -166,7 +186,7 @@ def test_clients_with_test_samples_of_their_own_are_scored_on_them():
         evaluate={"per_client": True},
         engine={"device": "cpu"},
     )
-    right = run.model(torch.as_tensor(synthetic.test.x)).logits.argmax(1).numpy() == synthetic.test.y
+    right = run.model(torch.as_tensor(synthetic.test.x)).argmax(1).numpy() == synthetic.test.y
     each = [right[synthetic.test.users == user].mean() for user in range(6)]
     assert run.rounds[-1]["client_accuracy"]["each"] == pytest.approx(each)
     assert run.rounds[-1]["client_accuracy"]["min"] == pytest.approx(min(each))
@@ -191,7 +211,7 @@ def test_a_regression_has_a_loss_and_no_accuracy():
     dataset, partition = toy(task="regression")
     run = fb.run(**TINY | {"data": dataset, "partition": partition})
     x, y = torch.as_tensor(dataset.test.x).float(), torch.as_tensor(dataset.test.y).float()
-    loss = ((run.model(x).logits.squeeze(-1) - y) ** 2 / 2).mean()
+    loss = ((run.model(x).squeeze(-1) - y) ** 2 / 2).mean()
     assert run.rounds[-1]["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
     assert run.accuracy is None and run.label_counts is None and run.summary["metric"] == "loss"
 
@@ -287,6 +307,20 @@ def test_a_comparison_runs_what_run_runs(tmp_path):
     assert again.runs[0].rounds == comparison.runs[0].rounds
 
 
+def test_a_comparison_says_where_methods_average_differently():
+    def said(*methods, **settings):
+        records = fb.compare(*methods, **TINY | {"rounds": 1} | settings).records
+        return [line for line in caveats(records) if "averaged" in line]
+
+    assert said("fedavg", "scaffold", "disco", "prox") == [
+        "Not like for like: clients are averaged by data size in fedavg and prox, uniformly in scaffold; "
+        "+sizes or +uniform in a method changes that."
+    ]
+    assert not said("fedavg", "scaffold+sizes", "disco")
+    alike, shares = toy((5, 5, 5))
+    assert not said("fedavg", "scaffold", data=alike, partition=shares)
+
+
 # --- mistakes
 
 
@@ -361,6 +395,24 @@ def test_a_partition_with_a_client_without_samples_is_a_sentence():
 def test_a_partition_without_clients_is_a_sentence():
     with pytest.raises(fb.UserError, match="the partition has no clients"):
         fb.run(**TINY | {"partition": fb.Partition(())})
+
+
+@pytest.mark.parametrize(
+    ("shares", "sentence"),
+    [
+        (([0, 1, 2], [4, 2, 1]), "clients 0 and 1 both hold training sample 1 \\(held more than once in all: 2\\)"),
+        (([0, 1], [3, 4, 3]), "client 1 holds training sample 3 twice \\(held more than once in all: 1\\)"),
+        (([0, 1], [-1]), "client 1 holds training sample -1, but toy has 0 to 36"),
+    ],
+)
+def test_a_sample_is_one_clients_alone(shares, sentence):
+    with pytest.raises(fb.UserError, match=sentence):
+        fb.run(**TINY | {"partition": fb.Partition(tuple(map(np.array, shares)))})
+
+
+def test_data_without_a_test_set_are_told_so():
+    with pytest.raises(fb.UserError, match=r"toy's test is NoneType; give its test samples as a fedbraid.Split"):
+        fb.run(**TINY | {"data": replace(DATA, test=None)})
 
 
 def test_bare_arrays_of_indices_are_told_what_they_should_be():

@@ -121,6 +121,7 @@ def test_a_methods_source_is_printed_whole(fedbraid):
     _, out, _ = fedbraid("methods", "disco")
     source = inspect.getsource(Disco)
     assert source in out and max(map(len, source.splitlines())) > 80
+    assert "averages  by the weights of disco\n" in out
 
 
 def test_partition_can_be_drawn(fedbraid, rendered):

@@ -4,6 +4,7 @@ import inspect
 import re
 import shlex
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from forks import python
 
 from fedbraid import catalogue
 from fedbraid.cli import main
-from fedbraid.core.strand import HOOKS, Strand
+from fedbraid.core.batch import Batch
+from fedbraid.core.strand import HOOKS, Client, Strand
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -85,6 +87,12 @@ def test_every_hook_is_in_the_table_with_its_arguments(hook):
     table = (ROOT / "docs" / "strands.md").read_text()
     _, *arguments = inspect.signature(getattr(Strand, hook)).parameters
     assert f"`{hook}({', '.join(arguments)})`" in table
+
+
+@pytest.mark.parametrize(("seen", "letter"), [(Batch, "batch"), (Client, "c")])
+def test_all_that_client_hooks_see_is_in_the_tables(seen, letter):
+    page = (ROOT / "docs" / "strands.md").read_text()
+    assert not [f.name for f in fields(seen) if f"`{letter}.{f.name}" not in page]
 
 
 def test_links_lead_somewhere():

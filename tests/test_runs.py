@@ -575,3 +575,52 @@ def test_two_processes_cannot_write_to_one_run(tmp_path):
     assert "is in use by another process" in sentence
     assert not (tmp_path / "config.toml").exists()
     record(tmp_path, rounds=1)
+
+
+# --- read back
+
+
+def test_a_finished_run_is_read_back_without_training(tmp_path):
+    data, partition = recorded.federation()
+    run = record(tmp_path / "run")
+    before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    again = fb.load(tmp_path / "run", data=data, partition=partition)
+    assert again.rounds == run.rounds and again.summary == run.summary and again.config == run.config
+    assert again.label_counts == run.label_counts and again.directory == run.directory
+    x = torch.as_tensor(data.test.x).float()
+    assert torch.equal(again.model(x), run.model(x)) and not again.model.training
+    assert fb.load(tmp_path / "run", data=data).label_counts is None
+    assert before == {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+
+
+def test_a_run_of_names_alone_is_read_back_by_its_directory(tmp_path):
+    run = fb.run("fedrod+disco", rounds=1, out=tmp_path / "run", engine={"device": "cpu"})
+    again = fb.load(tmp_path / "run")
+    assert again.label_counts == run.label_counts and again.summary == run.summary
+    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), run.model.parameters(), strict=True))
+
+
+def test_a_network_of_ones_own_is_given_again_to_be_read_back(tmp_path):
+    data, _ = recorded.federation()
+    run = record(tmp_path, "fedavg", model=Shortcut, rounds=1)
+    with pytest.raises(fb.UserError, match=r"given its model in Python \('Shortcut'\)"):
+        fb.load(tmp_path, data=data)
+    assert torch.equal(fb.load(tmp_path, data=data, model=Shortcut()).model.head.weight, run.model.head.weight)
+
+
+def test_what_cannot_be_read_back_is_told(tmp_path):
+    data, _ = recorded.federation()
+    with pytest.raises(fb.UserError, match=r"holds no run: it has no config\.toml"):
+        fb.load(tmp_path / "nowhere")
+    place = tmp_path / "fedavg" / "seed-0"
+    record(place, "fedavg")
+    with pytest.raises(fb.UserError, match=r"holds a comparison; load one of its runs, such as .*seed-0"):
+        fb.load(tmp_path)
+    with pytest.raises(fb.UserError, match="was given its data in Python"):
+        fb.load(place)
+    (place / "model.safetensors").write_bytes(b"")
+    with pytest.raises(fb.UserError, match=r"model\.safetensors"):
+        fb.load(place, data=data)
+    (place / "summary.json").unlink()
+    with pytest.raises(fb.UserError, match=r"is not finished: 8 of its 8 rounds are saved; continue it .*--resume"):
+        fb.load(place, data=data)

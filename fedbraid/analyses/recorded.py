@@ -99,7 +99,8 @@ class Recorded:
         """The run as a report takes it."""
         config = self.config
         counts = self.experiment.label_table
-        return RunRecord(config.called, config.seed, tuple(self.rounds), to_dict(config), counts)
+        averages = self.chain.averaging
+        return RunRecord(config.called, config.seed, tuple(self.rounds), to_dict(config), counts, averages)
 
     def need_classes(self, analysis: str) -> None:
         """Refuse a regression, which has no classes to look at one by one."""

@@ -18,6 +18,9 @@ ONLY_ONE = {
 }
 """Hooks that a single strand of a chain may override, and what that means; strands may claim more themselves."""
 
+BY_SIZE, UNIFORMLY = "by data size", "uniformly"
+"""What papers do that have no weights of their own."""
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -61,6 +64,12 @@ class Chain:
     def averages(self) -> str:
         """How the cohort is averaged where no strand sets the weights."""
         return "uniform" if any(s.averages == "uniform" for s in self.strands) else "sizes"
+
+    @property
+    def averaging(self) -> str:
+        """How the cohort is averaged, in words that follow "averages"."""
+        setter = next((s.name for s in self.using("weigh")), self.averages)
+        return {"sizes": BY_SIZE, "uniform": UNIFORMLY}.get(setter, f"by the weights of {setter}")
 
     @property
     def needs(self) -> frozenset[str]:

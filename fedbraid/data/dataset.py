@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -137,6 +138,11 @@ def made_of(dataset: Dataset, split: Split) -> Literal["bytes", "words", "floats
 
 
 def _check_split(dataset: Dataset, name: str, split: Split) -> None:
+    if not isinstance(split, Split):
+        part = "train" if name == "training" else "test"
+        raise UserError(
+            f"{dataset.name}'s {part} is {type(split).__name__}; give its {name} samples as a fedbraid.Split(x, y)"
+        )
     for what, values in (("samples", split.x), ("labels", split.y)):
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
             kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
@@ -197,5 +203,23 @@ def check_partition(dataset: Dataset, partition: Partition) -> None:
             raise UserError(
                 f"client {k} holds {name} sample {held[outside[0]]}, but {dataset.name} has 0 to {total - 1}"
             )
+        if name == "training":
+            _check_apart(shares, held, total)
     if partition.noise is not None and len(partition.noise) != len(partition):
         raise UserError(f"the partition has {len(partition)} clients, but noise for {len(partition.noise)}")
+
+
+def _check_apart(shares: Sequence[Array], held: Array, total: int) -> None:
+    """That every sample is somebody's alone: one that two clients hold would count twice in every mean."""
+    shared = np.flatnonzero(np.bincount(held, minlength=total) > 1)
+    if not len(shared):
+        return
+    sample = int(shared[0])
+    holders = [k for k, own in enumerate(shares) for _ in range(int((np.asarray(own) == sample).sum()))]
+    first, second = holders[:2]
+    who = f"client {first} holds training sample {sample} twice"
+    if first != second:
+        who = f"clients {first} and {second} both hold training sample {sample}"
+    raise UserError(
+        f"{who} (held more than once in all: {len(shared)}); where that is meant, repeat them in the data set"
+    )

@@ -20,7 +20,7 @@ from fedbraid.errors import UserError, first_line
 from fedbraid.models.convolutional import CNN, FEDAVG_CNN, LENET, TINY_CNN, cnn, fedavg_cnn, lenet, tiny_cnn
 from fedbraid.models.dense import Perceptron, logistic, mlp
 from fedbraid.models.last import last_layer, with_last_layer
-from fedbraid.models.outputs import Outputs
+from fedbraid.models.outputs import Outputs, answering_all
 from fedbraid.models.residual import resnet18, resnet20, resnet50
 from fedbraid.models.takes import Takes
 from fedbraid.models.text import FILTER_WIDTHS, lstm, textcnn
@@ -136,7 +136,7 @@ def made(network: Own, seed: int, options: Mapping[str, Any]) -> nn.Module:
     """A network that is brought along: a module as it is, or what a class or a function makes of `seed`."""
     if (name := name_of(network)) in names():
         raise UserError(f"the name {name!r} is that of a network of FedBraid's; give yours another one")
-    module = network if isinstance(network, nn.Module) else _called(network, seed, options)
+    module = answering_all(network if isinstance(network, nn.Module) else _called(network, seed, options))
     for name, layer in module.named_modules():
         if any(map(is_lazy, (*layer.parameters(recurse=False), *layer.buffers(recurse=False)))):
             raise UserError(

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from fedbraid.core.chain import BY_SIZE, UNIFORMLY
 from fedbraid.report.records import RunRecord, by_label, common_metric
 from fedbraid.report.settings import unshared_task
 from fedbraid.report.summarise import by_method, higher_is_better
 from fedbraid.report.words import listed, printable, score
+
+WAYS = BY_SIZE, UNIFORMLY
 
 Methods = Mapping[str, Mapping[str, Any]]
 
@@ -47,6 +50,7 @@ def caveats(records: Sequence[RunRecord]) -> list[str]:
         *_about_diverged(methods),
         *_about_rounds(records),
         *_about_the_task(records),
+        *_about_averaging(records),
     ]
 
 
@@ -92,6 +96,16 @@ def _about_rounds(records: Sequence[RunRecord]) -> list[str]:
 def _about_the_task(records: Sequence[RunRecord]) -> list[str]:
     apart = unshared_task(records)
     return [f"Not like for like: the methods differ in {listed(apart)}."] if apart else []
+
+
+def _about_averaging(records: Sequence[RunRecord]) -> list[str]:
+    """Papers average by data size or uniformly, which is no part of most of their ideas; alike where sizes are."""
+    groups = {way: [k for k, runs in by_label(records).items() if runs[0].averages == way] for way in WAYS}
+    sizes = {sum(counts) for record in records for counts in record.label_counts or ([0], [1])}
+    if len(sizes) == 1 or not all(groups.values()):
+        return []
+    told = ", ".join(f"{way} in {_labels(labels)}" for way, labels in groups.items())
+    return [f"Not like for like: clients are averaged {told}; +sizes or +uniform in a method changes that."]
 
 
 def _ranked(methods: Methods, metric: str) -> list[str]:

@@ -42,16 +42,17 @@ def write_comparison(
     *,
     environment: Mapping[str, Any],
     command: str = "",
+    remarks: Sequence[str] = (),
 ) -> list[Path]:
     """Write the table, the pictures and the report into `directory`; the paths of what was written."""
-    table = comparison(records, target)
+    table = comparison(records, target, remarks)
     drawn = pictures(records, target)
     more = section(Path(directory))
     contents = {
         "table.md": to_markdown(table).encode(),
         "table.json": (json.dumps(to_json(table), indent=2, allow_nan=False) + "\n").encode(),
         **{f"{picture.name}.png": picture.light for picture in drawn},
-        "report.html": page(records, drawn, target, title, environment, command, more).encode(),
+        "report.html": page(records, drawn, target, title, environment, command, more, remarks).encode(),
     }
     for name, content in contents.items():
         write_bytes(Path(directory) / name, content)
@@ -66,6 +67,7 @@ def page(
     environment: Mapping[str, Any],
     command: str,
     analyses: str = "",
+    remarks: Sequence[str] = (),
 ) -> str:
     """The whole document as text; same arguments, same text. `analyses` is that part of it, if there is one."""
     body = [
@@ -73,7 +75,7 @@ def page(
         f'<p class="headline">{text(headline(records))}</p>',
         *[f'<p class="caveat">{text(note)}</p>' for note in caveats(records)],
         "<h2>Comparison</h2>",
-        numbers(comparison(records, target)),
+        numbers(comparison(records, target, remarks)),
         *[figure(picture) for picture in drawn],
         analyses,
         "<h2>Settings</h2>",

@@ -24,6 +24,8 @@ class RunRecord:
     settings: dict[str, Any]
     label_counts: list[list[int]] | None
     """Training samples, `[clients][classes]`; None where there are no classes."""
+    averages: str = ""
+    """How clients are averaged, in words; empty where that is not known."""
 
 
 def by_label(records: Sequence[RunRecord]) -> dict[str, tuple[RunRecord, ...]]:

@@ -44,8 +44,8 @@ class Table:
     notes: tuple[str, ...]
 
 
-def comparison(records: Sequence[RunRecord], target: float | None = None) -> Table:
-    """One row per method, numbers averaged over its seeds."""
+def comparison(records: Sequence[RunRecord], target: float | None = None, remarks: Sequence[str] = ()) -> Table:
+    """One row per method, numbers averaged over its seeds. `remarks` come before what the columns mean."""
     methods = by_method(records, target)
     metric = common_metric(records)
     unit = " (%)" if metric == "accuracy" else " loss"
@@ -64,7 +64,7 @@ def comparison(records: Sequence[RunRecord], target: float | None = None) -> Tab
     cells.append([_plain_cell(_megabytes(method)) for method in methods.values()])
     cells.append([_plain_cell(_rounded(method["seconds"]["mean"])) for method in methods.values()])
     rows = tuple(zip(*cells, strict=True))
-    return Table(tuple(columns), rows, tuple(_notes(rows, list(methods.values()), target, further)))
+    return Table(tuple(columns), rows, (*remarks, *_notes(rows, list(methods.values()), target, further)))
 
 
 def to_rich(table: Table) -> RichTable:
