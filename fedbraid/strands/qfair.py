@@ -1,16 +1,12 @@
-import logging
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedbraid.core.chain import refuse
-from fedbraid.core.optimizer import Optimizer, Sgd
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.task import sample_losses
 from fedbraid.core.tree import Tree
-
-log = logging.getLogger("fedbraid")
 
 NO_MEAN = "its weights do not sum to 1, so that the model handed out would be no mean"
 
@@ -21,7 +17,8 @@ class QFair(Strand):
 
     With L = 1 / η, F_k the loss of the received model on the client's data and Δw_k = L (x − w_k):
     x ← x − Σ F_k^q Δw_k / Σ (q F_k^{q−1} ‖Δw_k‖² + L F_k^q), sums over the cohort. q = 0 is the plain mean. Where
-    another strand sets weights p_k, each term of the first sum counts K p_k times.
+    another strand sets weights p_k, each term of the first sum counts K p_k times. L stands for how smooth the loss is:
+    1 / η is a poor guess of that under optimisers other than SGD, where a large q then hardly moves the model.
     """
 
     title = "q-FedAvg (Li et al., 2020)"
@@ -33,10 +30,6 @@ class QFair(Strand):
     def among(self, others: tuple[Strand, ...]) -> Strand:
         refuse(self, others, {"drift": NO_MEAN, "nova": "both rescale the same updates"})
         return self
-
-    def under(self, optimizer: Optimizer) -> None:
-        if self.q and not isinstance(optimizer, Sgd):
-            log.warning("qfair takes 1 / optimizer.lr for how smooth the loss is, which is a guess but for local SGD")
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         total = c.over_data(
