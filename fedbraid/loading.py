@@ -43,7 +43,7 @@ def load(
     left out; without it `label_counts` is None.
     """
     directory = RunDirectory(Path(place))
-    _check_over(directory)
+    check_over(directory)
     config = directory.config()
     given = Given(data, partition, model, None, own_strands(own), Path(data_dir) if data_dir else None)
     _check_brought(config, given, directory.path)
@@ -55,16 +55,17 @@ def load(
     told = directory.summary()
     summary |= {key: told[key] for key in told.keys() - summary.keys()}  # what only the run itself could know
     counts = _label_counts(config, directory, given, dataset, network)
-    trained = answering_logits(_trained(network, directory))
-    return Run(config, rounds, summary, counts, trained, directory.path, chain.averaging)
+    module = trained_module(network, directory)
+    return Run(config, rounds, summary, counts, module, directory.path, chain.averaging)
 
 
-def _check_over(directory: RunDirectory) -> None:
+def check_over(directory: RunDirectory) -> None:
+    """Refuse a directory that holds no run, several, or one whose model is not written yet."""
     path = directory.path
     if not directory.started:
         one = next(iter(sorted(path.glob(SEEDS))), None)
         if one:
-            raise UserError(f"{path} holds a comparison; load one of its runs, such as {one.parent}")
+            raise UserError(f"{path} holds a comparison; name one of its runs, such as {one.parent}")
         raise UserError(f"{path} holds no run: it has no config.toml")
     if not directory.over:
         done, due = directory.reached, directory.config().rounds
@@ -107,7 +108,8 @@ def _chain(config: Config, given: Given) -> Chain:
         raise UserError(f"{error}; a strand of your own is given again: fedbraid.load(…, own=[MyStrand])") from None
 
 
-def _trained(network: Model, directory: RunDirectory) -> nn.Module:
+def trained_module(network: Model, directory: RunDirectory) -> nn.Module:
+    """The network with the weights that the run ended with; its call gives logits."""
     file, module = directory.model, network.evaluating
     try:
         missing, unknown = module.load_state_dict(read_tensors(file), strict=False)
@@ -116,7 +118,7 @@ def _trained(network: Model, directory: RunDirectory) -> nn.Module:
     lost = [*unknown, *(name for name in missing if name in {*network.layout.names, *network.buffers.names})]
     if lost:
         raise UserError(f"{file} does not fit the network: {lost[0]!r} is only in one of them; give the same network")
-    return module
+    return answering_logits(module)
 
 
 def _label_counts(

@@ -23,10 +23,9 @@ from fedbraid.data.sets.options import one_of
 from fedbraid.engines.samples import Samples
 from fedbraid.errors import UserError
 from fedbraid.experiment import device_of, network_of
-from fedbraid.files import read_tensors
 from fedbraid.inputs import Inputs
-from fedbraid.models.outputs import answering_logits
-from fedbraid.runs import SEEDS, RunDirectory
+from fedbraid.loading import check_over, trained_module
+from fedbraid.runs import RunDirectory
 from fedbraid.unseen import Reading, Truth, unseen
 
 AT_ONCE = 1024
@@ -159,14 +158,11 @@ def trained(
 
     >>> trained("nowhere")
     Traceback (most recent call last):
-    fedbraid.errors.UserError: nowhere holds no finished run: there is no model.safetensors
+    fedbraid.errors.UserError: nowhere holds no run: it has no config.toml
     """
     directory = RunDirectory(Path(run))
     place = directory.path
-    if not (place / "model.safetensors").exists() or not directory.started:
-        several = sorted(file.parent for file in place.glob(SEEDS))
-        instead = f"; its runs are in {several[0]} and so on" if several else ""
-        raise UserError(f"{place} holds no finished run: there is no model.safetensors{instead}")
+    check_over(directory)
     if not (place / inputs.FILE).exists():
         raise UserError(f"{place} was recorded before there was {inputs.FILE}; resume the run (--resume) to add it")
     taken = Inputs.read(json.loads((place / inputs.FILE).read_text(encoding="utf-8")))
@@ -180,13 +176,8 @@ def trained(
     options = {key: value for key, value in config.model.options.items() if key not in models.FILES}
     config = replace(config, engine=replace(config.engine, device=device), model=replace(config.model, options=options))
     chain = methods.parse(config.method, config.strands, (own,) if isinstance(own, type) else tuple(own))
-    module = network_of(config, chain, taken.blank(), model).evaluating
-    found = module.load_state_dict(read_tensors(place / "model.safetensors"), strict=False)
-    lost = set(found.missing_keys) & {name for name, _ in module.named_parameters()}
-    if lost or found.unexpected_keys:
-        name = sorted([*lost, *found.unexpected_keys])[0]
-        raise UserError(f"the network is not the one that {place} trained: {name!r} is not in both; give the same one")
-    return Trained(answering_logits(module), taken, config)
+    network = network_of(config, chain, taken.blank(), model)
+    return Trained(trained_module(network, directory), taken, config)
 
 
 def _numbers(truth: Truth) -> Truth:

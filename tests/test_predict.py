@@ -164,7 +164,7 @@ def test_what_holds_no_model_is_named(place, tmp_path):
     (other / "inputs.json").unlink()
     with pytest.raises(fb.UserError, match=r"recorded before there was inputs\.json; resume the run"):
         fb.trained(other)
-    with pytest.raises(fb.UserError, match=r"both holds no finished run: .*; its runs are in .*seed-0"):
+    with pytest.raises(fb.UserError, match=r"both holds a comparison; name one of its runs, such as .*seed-0"):
         fb.trained(tmp_path / "both")
 
 

@@ -614,7 +614,7 @@ def test_what_cannot_be_read_back_is_told(tmp_path):
         fb.load(tmp_path / "nowhere")
     place = tmp_path / "fedavg" / "seed-0"
     record(place, "fedavg")
-    with pytest.raises(fb.UserError, match=r"holds a comparison; load one of its runs, such as .*seed-0"):
+    with pytest.raises(fb.UserError, match=r"holds a comparison; name one of its runs, such as .*seed-0"):
         fb.load(tmp_path)
     with pytest.raises(fb.UserError, match="was given its data in Python"):
         fb.load(place)
