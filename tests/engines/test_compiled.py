@@ -45,7 +45,7 @@ def test_every_kind_of_local_work(work):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer(optimizer):
-    assert_same(compiled_and_loop("scaffold+anchor+sharp", optimizer=OPTIMIZERS[optimizer]))
+    assert_same(compiled_and_loop("drift+anchor+sharp", optimizer=OPTIMIZERS[optimizer]))
 
 
 def test_a_schedule():

@@ -66,7 +66,7 @@ def test_every_kind_of_local_work(method, work):
     ],
 )
 def test_every_optimizer(optimizer):
-    assert_same("scaffold+prox", optimizer=optimizer)
+    assert_same("drift+prox", optimizer=optimizer)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_every_kind_of_local_work(method, work):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer(optimizer):
-    assert_same(by_engine("scaffold+anchor+sharp", optimizer=OPTIMIZERS[optimizer]))
+    assert_same(by_engine("drift+anchor+sharp", optimizer=OPTIMIZERS[optimizer]))
 
 
 SCHEDULES = {
