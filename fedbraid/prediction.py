@@ -129,8 +129,7 @@ class Trained:
         kind = kind_of(str(file)) or str(file)
         table: dict[str, Any] = {"label": label or "label", "features": list(taken.features), "task": taken.task}
         own = data.load(kind, path=str(file), **(table if kind == "csv" else {}))
-        target = own.target if taken.task == "regression" else ()
-        return replace(taken, mean=own.mean, std=own.std, target=target)
+        return replace(taken, mean=own.mean, std=own.std)
 
     @torch.no_grad()
     def _answers(self, taken: Inputs, x: Array) -> Array:

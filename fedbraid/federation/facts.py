@@ -11,10 +11,12 @@ import numpy as np
 
 from fedbraid.core.task import Task
 from fedbraid.core.typed import structured
-from fedbraid.data.dataset import Dataset, Split, made_of
+from fedbraid.data.dataset import Array, Dataset, Split, made_of
 from fedbraid.data.ranges import LABEL_RANGES, edges
 from fedbraid.errors import UserError
 
+AS_THEY_ARE = (0.0, 1.0)
+"""Mean and deviation of labels from which nothing is taken out."""
 BY_CLIENTS = "clients"
 """The name of data of which the server has none: `data.shape`, `data.classes` … then tell what they are like."""
 
@@ -41,6 +43,9 @@ class Facts:
     numbers: Literal["", "bytes", "words", "floats"] = ""  # what samples are made of; "" = not said
     mean: tuple[float, ...] = ()  # what samples are normalised with; () = each client's own
     std: tuple[float, ...] = ()
+    target: tuple[
+        float, ...
+    ] = ()  # of a regression: mean and deviation taken out of its labels; () = none are
     ranges: tuple[float, ...] = ()  # of a regression: where the ranges of its labels end; () = each client's own
 
     def __post_init__(self) -> None:
@@ -57,6 +62,8 @@ class Facts:
         channels = {len(self.mean), len(self.std)}
         if len(channels) > 1 or not channels <= {0, 1, self.shape[0]} or min(self.std, default=1) <= 0:
             raise UserError("data.mean and data.std have one number, or one for each channel; std is above 0")
+        if self.target and (self.task != "regression" or len(self.target) != 2 or self.target[1] <= 0):
+            raise UserError("data.target is the mean and the deviation of a regression's labels; the latter is above 0")
         if self.ranges and (len(self.ranges) != LABEL_RANGES - 1 or list(self.ranges) != sorted(self.ranges)):
             raise UserError(f"data.ranges are {LABEL_RANGES - 1} numbers in order, between the ranges of labels")
 
@@ -73,6 +80,7 @@ class Facts:
             numbers=made_of(dataset, dataset.train),
             mean=tuple(map(float, dataset.mean)),
             std=tuple(map(float, dataset.std)),
+            target=dataset.target if dataset.target != AS_THEY_ARE else (),
             ranges=tuple(edges(dataset.train.y).tolist()) if dataset.task == "regression" else (),
         )
 
@@ -90,9 +98,9 @@ class Facts:
         return structured(values, Facts, "data.")
 
     def told(self) -> dict[str, Any]:
-        """Plain values. Columns that have no names are not spoken of, as in runs that were begun before they had."""
+        """Plain values. What there was not in earlier versions is not spoken of where it is not there."""
         values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        return {key: value for key, value in values.items() if value or key != "features"}
+        return {key: value for key, value in values.items() if value or key not in ("features", "target")}
 
     def made_up(self) -> Dataset:
         """Two samples of zeros: enough to find out what a network and a method make of them."""
@@ -116,6 +124,7 @@ class Facts:
 
     def _alike(self, dataset: Dataset) -> Dataset:
         alike = replace(dataset, classes=self.classes, labels=self.labels, tokens=self.tokens, features=self.features)
+        alike = replace(alike, target=(self.target[0], self.target[1])) if self.target else alike
         return replace(alike, mean=self.mean, std=self.std) if self.mean else alike
 
     def _ordered(self, dataset: Dataset) -> Dataset:
@@ -154,7 +163,7 @@ class Facts:
         """A split whose classes are numbered as the federation's are. By name, where they have names."""
         split: Split = getattr(dataset, part)
         if self.task == "regression":
-            return split
+            return replace(split, y=self._in_its_units(split.y, dataset.target))
         if dataset.labels and not self.labels:
             names = f"the classes have names ({_few(dataset.labels)}), and the federation's have none"
             raise OwnMatter(names, "its classes have names, and the federation's have none")
@@ -167,6 +176,19 @@ class Facts:
         if int(split.y.max()) >= self.classes:
             raise UserError(f"it has class {int(split.y.max())}, and the federation's are 0 to {self.classes - 1}")
         return split
+
+    def _in_its_units(self, y: Array, own: tuple[float, float]) -> Array:
+        """A client's labels less the mean and over the deviation that everybody's are."""
+        if own == (self.target or AS_THEY_ARE):
+            return y
+        if not self.target:
+            raise UserError(
+                "its labels are scaled by its own mean and deviation, so that clients would not mean the same by them; "
+                "the server says data.target=[MEAN, DEVIATION] for all, or the client sets data.standardise=false"
+            )
+        mean, deviation = self.target
+        scaled: Array = ((y.astype(np.float64) * own[1] + own[0] - mean) / deviation).astype(np.float32)
+        return scaled
 
 
 def _quoted(names: tuple[str, ...]) -> str:

@@ -14,9 +14,10 @@ from time import monotonic
 
 from fedbraid.config import to_dict
 from fedbraid.core.strand import Strand
-from fedbraid.errors import UserError
+from fedbraid.errors import UserError, first_line
 from fedbraid.execute import OnRound, Request, finished
 from fedbraid.experiment import Given, device_of
+from fedbraid.faults import sentence
 from fedbraid.results import Run, environment
 from fedbraid.runs import RunDirectory
 from fedbraid.studies import records
@@ -120,12 +121,20 @@ def conduct(
             note(f"{pending[place].cells[0]} cannot be run: {error}")
         impossible[place] = str(error)
 
+    def failed(place: int, error: Exception) -> None:
+        if isinstance(error, OSError):  # a full disk, say, of which the others would have no more
+            raise error
+        run, reason = pending[place], sentence(error) or f"{type(error).__name__}: {first_line(error)}"
+        note(f"{run.cells[0]}, seed {run.config.seed}, went wrong, and the others go on: {reason}")
+        impossible[place] = reason
+
     for place, done in finished(
         requests,
         resume=True,
         on_round=on_round,
         stop=lambda: minutes is not None and monotonic() - began >= 60 * minutes,
         refused=refused,
+        failed=failed,
     ):
         run, left = pending[place], left - 1
         earlier = records.read(out, run.digest, run.config.seed)

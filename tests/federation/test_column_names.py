@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from fedbraid import data
 from fedbraid.config import from_dict
 from fedbraid.errors import UserError
 from fedbraid.experiment import Given
@@ -150,3 +151,35 @@ def test_names_are_one_for_each_number():
     for names, shape in ((["a", "a"], [2]), (["a", "b"], [3]), (["a"], [1, 1])):
         with pytest.raises(UserError, match=r"data\.features are different names of columns"):
             Facts.read({"classes": 2, "features": names, "shape": shape})
+
+
+def prices(place, scale):
+    """Two clients' tables of the same law, one with larger houses, as data sets that scale their labels themselves."""
+    made = []
+    for name, sizes in (("small", range(40, 80)), ("large", range(200, 280, 2))):
+        file = place / f"{name}.csv"
+        file.write_text("size,price\n" + "".join(f"{size},{3 * size + 10}\n" for size in sizes))
+        options = {"path": str(file), "label": "price", "task": "regression", "standardise": scale}
+        made.append(data.load("csv", **options))
+    return made
+
+
+def test_labels_of_a_regression_mean_the_same_everywhere(tmp_path):
+    facts = Facts.read({"features": ["size"], "task": "regression", "target": [400.0, 200.0]})
+    for dataset in prices(tmp_path, True):
+        fitted = facts.fitted(dataset)
+        assert fitted.target == (400.0, 200.0)
+        assert fitted.train.y == pytest.approx((3 * dataset.train.x[:, 0] + 10 - 400) / 200, abs=1e-4)
+    assert facts.made_up().target == (400.0, 200.0)
+    assert Facts.read(facts.told()) == facts and "target" not in Facts.read({"shape": [1], "classes": 2}).told()
+
+
+def test_labels_that_each_client_scales_by_itself_are_refused(tmp_path):
+    facts = Facts.read({"features": ["size"], "task": "regression"})
+    with pytest.raises(UserError, match="labels are scaled by its own mean and deviation"):
+        facts.fitted(prices(tmp_path, True)[0])
+    plain = prices(tmp_path, False)[0]
+    assert np.array_equal(facts.fitted(plain).train.y, plain.train.y)
+    for target in ([1.0], [1.0, 0.0]):
+        with pytest.raises(UserError, match=r"data\.target is the mean and the deviation"):
+            Facts.read({"shape": [1], "task": "regression", "target": target})

@@ -387,6 +387,29 @@ def test_ctrl_c_leaves_everything_for_the_same_command_with_resume(fedbraid, rep
     assert before - 2 <= len(log.read_text().splitlines()) <= before + 1, "from the last checkpoint, one round on"
 
 
+BREAKS = """
+from dataclasses import dataclass
+import fedbraid as fb
+
+@dataclass(frozen=True)
+class Breaks(fb.Strand):
+    late: bool = True
+
+    def absorb(self, r):
+        assert r.number < 1, "in the second round"
+        return {}
+"""
+
+
+def test_a_run_that_goes_wrong_does_not_stop_the_others(fedbraid, tmp_path, reports):
+    Path("breaks.py").write_text(BREAKS)
+    file, own = written(tmp_path, RECIPE.replace('"fedavg+disco"', '"breaks+disco"')), "breaks.py:Breaks"
+    code, out, err = fedbraid("run", file, "--seeds", 1, "--json", "--strand", own)
+    told = json.loads(out)
+    assert code == 1 and told["refused"] == err.count("went wrong, and the others go on: ") > 0 == told["left"]
+    assert "in the second round" in err and told["finished"] > 0
+
+
 def test_a_cell_that_cannot_be_run_does_not_stop_the_others(fedbraid, tmp_path, reports):
     file = written(tmp_path, RECIPE.replace('name = "iid", clients = 6', 'name = "iid", clients = 600'))
     code, out, err = fedbraid("run", file, "--seeds", 1, "--json")
