@@ -43,9 +43,7 @@ class Facts:
     numbers: Literal["", "bytes", "words", "floats"] = ""  # what samples are made of; "" = not said
     mean: tuple[float, ...] = ()  # what samples are normalised with; () = each client's own
     std: tuple[float, ...] = ()
-    target: tuple[
-        float, ...
-    ] = ()  # of a regression: mean and deviation taken out of its labels; () = none are
+    target: tuple[float, ...] = ()  # of a regression: mean and deviation taken out of its labels; () = none are
     ranges: tuple[float, ...] = ()  # of a regression: where the ranges of its labels end; () = each client's own
 
     def __post_init__(self) -> None:
