@@ -8,19 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import toy
+from test_api import TINY
 
 import fedbraid as fb
 from fedbraid.cli import main
 
-DATA, PARTITION = toy()
-TINY = {
-    "data": DATA,
-    "partition": PARTITION,
-    "model": "logistic",
-    "rounds": 3,
-    "local": {"batch": 4},
-    "engine": {"device": "cpu"},
-}
+DATA, PARTITION = TINY["data"], TINY["partition"]
 BROKEN: set[int] = {1}
 """Seeds with which `Brittle` fails."""
 
