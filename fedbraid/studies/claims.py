@@ -1,12 +1,14 @@
 """Whether a table's claim holds: differences between cells, paired over seeds, with their confidence interval.
 
 A pair of cells is compared seed by seed, in the metric's own direction: a difference above zero speaks for the cell
-that is claimed to be better. A claim may have many pairs; each seed gives the mean over them, and the claim
+that is claimed to be better. A claim may have many pairs, and is of each of them; each seed gives the mean over them,
+and the claim
 
-- holds if the 95 % Student-t interval of these means lies above -margin,
-- does not hold if it lies below,
+- holds if the 95 % Student-t interval of these means lies above -margin, and so does the mean of every pair,
+- does not hold if the interval lies below, or that of one pair by itself, which is as much wider as there are pairs for
+  chance to try (Bonferroni),
 - and is undecided otherwise: also with one seed, which has no interval, where a run diverged to no number, and as long
-  as some of its pairs were not run. What the others say so far stands beside it.
+  as some of its pairs were not run and none refutes it. What the others say so far stands beside it.
 
 With a margin of 0 that is: above zero, below zero. Accuracies and bytes have no common mean: where the pairs of a claim
 are of several kinds, differences are taken relative to the mean of the other cell.
@@ -92,13 +94,26 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        return "undecided" if self.missing else self.so_far
+        return "undecided" if self.missing and not self.against else self.so_far
+
+    @property
+    def lost(self) -> int:
+        """Differences that a diverged run left out."""
+        return sum(pair.no_number for pair in self.pairs)
 
     @property
     def agreeing(self) -> int:
-        """Pairs whose mean lies on the claimed side, by more than rounding."""
-        means = [pair.interval.mean for pair in self.pairs if pair.interval]
-        return sum(mean + self.claim.margin > ROUNDING * max(1.0, abs(mean)) for mean in means)
+        return sum(agrees(pair, self.claim.margin) for pair in self.pairs)
+
+    @property
+    def against(self) -> tuple[Pair, ...]:
+        """The pairs that speak against the claim beyond chance, each by itself."""
+        return refuting(self.pairs, self.claim.margin, len(self.pairs) + len(self.missing))
+
+    @property
+    def on_average(self) -> Verdict:
+        """What the mean over the pairs says, whatever single ones say."""
+        return verdict(self.overall, self.claim.margin)
 
 
 def judged(claim: Claim, samples: Mapping[Place, Sample], rows: Sequence[str], columns: Sequence[str]) -> Finding:
@@ -114,7 +129,7 @@ def judged(claim: Claim, samples: Mapping[Place, Sample], rows: Sequence[str], c
     overall = interval(by_seed(pairs))
     # Leaving the lost runs out would favour the cell that lost them.
     lost = any(pair.no_number for pair in pairs)
-    decided = "undecided" if lost else verdict(overall, claim.margin)
+    decided = "undecided" if lost else of_all(pairs, overall, claim.margin, len(places))
     unit = RELATIVE if relative else "".join(units) if len(units) == 1 else ""
     return Finding(claim, decided, overall, unit, pairs, missing)
 
@@ -156,8 +171,32 @@ def by_seed(pairs: Sequence[Pair]) -> list[float]:
     return [fmean(pair.differences[seed] for pair in pairs) for seed in seeds]
 
 
-def interval(values: Sequence[float]) -> Interval | None:
-    """The mean and its 95 % Student-t interval."""
+def of_all(pairs: Sequence[Pair], overall: Interval | None, margin: float, tries: int) -> Verdict:
+    """What is said of each pair is refuted by one, and not yet shown while one is on the other side."""
+    if refuting(pairs, margin, tries):
+        return "does not hold"
+    found = verdict(overall, margin)
+    return found if found != "holds" or all(agrees(pair, margin) for pair in pairs) else "undecided"
+
+
+def agrees(pair: Pair, margin: float) -> bool:
+    """Whether its mean lies on the claimed side, by more than rounding."""
+    found = pair.interval
+    return found is not None and found.mean + margin > ROUNDING * max(1.0, abs(found.mean))
+
+
+def refuting(pairs: Sequence[Pair], margin: float, tries: int) -> tuple[Pair, ...]:
+    """The pairs that are on the other side beyond what chance makes of so many tries."""
+    confidence = 1 - (1 - CONFIDENCE) / max(tries, 1)
+    return tuple(
+        pair
+        for pair in pairs
+        if verdict(interval(list(pair.differences.values()), confidence), margin) == "does not hold"
+    )
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """The mean and its Student-t interval."""
     from scipy.special import stdtrit  # half a second, and only reports need it
 
     if not values:
@@ -165,7 +204,7 @@ def interval(values: Sequence[float]) -> Interval | None:
     mean, n = fmean(values), len(values)
     if n == 1:
         return Interval(mean, -inf, inf, 1)
-    reach = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * stdev(values) / sqrt(n)
+    reach = float(stdtrit(n - 1, 0.5 + confidence / 2)) * stdev(values) / sqrt(n)
     return Interval(mean, mean - reach, mean + reach, n)
 
 

@@ -42,6 +42,7 @@ class Metric:
     until: int = 0  # the round that it is read in, if it names one
     beside: str = ""  # a row whose run, in the same column and with the same seed, it is measured by
     given: Callable[[Record], Metric] | None = None  # what it is once that run is known
+    describes: bool = False  # what was there before training: neither more nor less of it is better
     text: str = ""  # as it was written
 
 
@@ -381,7 +382,7 @@ def skew(name: str) -> Metric:
 
     if name not in SKEWS:
         raise unknown("skew", name, SKEWS)
-    return Metric(SKEWS[name][0], lambda r: skew_of(name, r.label_counts) if r.label_counts else None)
+    return Metric(SKEWS[name][0], lambda r: skew_of(name, r.label_counts) if r.label_counts else None, describes=True)
 
 
 def analysis(name: str, better: str = "lower") -> Metric:

@@ -88,6 +88,8 @@ def table(recipe: Recipe, changes: Changes | None = None, own: tuple[type[Strand
             raise UserError(f"--set {key} has no place here: {NOT_SET[key]}")
     # What is only calculated has neither rounds nor a device.
     extra = merged({}, changes.settings) if recipe.calculation else changes.extra
+    if recipe.calculation and not recipe.small:
+        changes = replace(changes, small=False)  # it is the same at every scale
     made = cells(recipe, small=changes.small, extra=extra, own=own)
     unused = set(extra.get("strands", {})) - used_strands(made)
     if unused:

@@ -56,7 +56,7 @@ class Claim:
 class Picture:
     """What is drawn beside the table."""
 
-    kind: Literal["curves", "line", "bars"] = "curves"
+    kind: Literal["curves", "line", "bars", "split"] = "curves"  # split: who holds what, a picture for each column
     of: str = "accuracy"  # curves: what is followed over the rounds
     rows: tuple[str, ...] = ("*",)
     columns: tuple[str, ...] = ("*",)
@@ -83,6 +83,7 @@ class Recipe:
     overrides: tuple[Override, ...] = ()
     numbers: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """The paper's: row to column to [mean] or [mean, spread], in `unit`."""
+    compare: bool = True  # false: the paper's numbers are of other settings than ours, and no difference is taken
     claims: tuple[Claim, ...] = ()
     pictures: tuple[Picture, ...] = ()
     readings: tuple[str, ...] = ()  # what is taken where the paper is silent, or says otherwise than its code

@@ -8,7 +8,7 @@ from math import inf, nan, sqrt
 import pytest
 
 from fedbraid.errors import UserError
-from fedbraid.studies.claims import Sample, interval, judged, verdict
+from fedbraid.studies.claims import Finding, Sample, interval, judged, verdict
 from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Claim
 
@@ -158,6 +158,42 @@ def test_cells_without_results_are_told_and_cells_that_do_not_exist_are_not() ->
     assert whole.so_far == whole.verdict
     nothing = judged(claim, cells(a=sample(), b=sample(), c=sample()), ROWS, COLUMNS)
     assert (nothing.verdict, nothing.overall, nothing.agreeing) == ("undecided", None, 0)
+
+
+def one_of_three(third: Sample) -> Finding:
+    """`a` is far ahead of two cells, and compared with a third."""
+    near = sample(1.0, 1.1, 0.9, 1.0, 1.0)
+    found = {("a", "one"): sample(9.0, 9.1, 8.9, 9.0, 9.1), ("b", "one"): near, ("c", "one"): near, ("d", "one"): third}
+    claim = Claim("a beats all", ("a", "a", "a"), ("b", "c", "d"))
+    return judged(claim, found, ["a", "b", "c", "d"], ["one"])
+
+
+def test_a_mean_over_pairs_does_not_hide_one_that_is_on_the_other_side() -> None:
+    """Of three comparisons two are won by far: on average, as anybody can see, but not by each."""
+    assert one_of_three(sample(8.0, 8.2, 7.9, 8.1, 8.0)).verdict == "holds"
+    slightly = one_of_three(sample(9.1, 9.0, 9.3, 8.8, 9.2))
+    assert (slightly.verdict, slightly.on_average, slightly.agreeing) == ("undecided", "holds", 2)
+    far = one_of_three(sample(12.0, 12.2, 11.9, 12.1, 12.0))
+    assert (far.verdict, far.on_average) == ("does not hold", "holds")
+    assert [pair.than for pair in far.against] == [("d", "one")]
+
+
+def test_a_single_pair_must_be_beyond_what_chance_makes_of_many() -> None:
+    """With five seeds, t = 3.1 is beyond 95 % by itself and not as one of three (which needs 3.96)."""
+    behind = sample(*(9.0 + d for d in (0.2, 1.1, 0.5, 0.4, 0.6)))
+    alone = {("a", "one"): sample(9.0, 9.0, 9.0, 9.0, 9.0), ("d", "one"): behind}
+    assert judged(Claim("a beats d", ("a",), ("d",)), alone, ["a", "d"], ["one"]).verdict == "does not hold"
+    near = sample(1.0, 1.1, 0.9, 1.0, 1.0)
+    among = alone | {("b", "one"): near, ("c", "one"): near}
+    found = judged(Claim("a beats all", ("a", "a", "a"), ("b", "c", "d")), among, ["a", "b", "c", "d"], ["one"])
+    assert found.verdict == "undecided"
+
+
+def test_one_pair_refutes_a_claim_of_which_others_were_not_run() -> None:
+    worse, better = sample(1.0, 1.1, 0.9, 1.0, 1.1), sample(9.0, 9.1, 8.9, 9.0, 9.1)
+    found = {("a", "one"): worse, ("b", "one"): better, ("a", "two"): sample(), ("b", "two"): sample()}
+    finding = judged(A_BEATS_B, found, ROWS, COLUMNS)
+    assert (finding.verdict, len(finding.missing)) == ("does not hold", 1)
 
 
 def test_rounding_is_on_nobodys_side() -> None:

@@ -90,7 +90,8 @@ class Entry:
 
 def entries(recipe: Recipe, results: Results) -> dict[Place, Entry]:
     """Every cell, in the recipe's order."""
-    return {place: _entry(recipe, cell, not results.variant) for place, cell in results.cells.items()}
+    comparable = recipe.compare and not results.variant
+    return {place: _entry(recipe, cell, comparable) for place, cell in results.cells.items()}
 
 
 def findings(recipe: Recipe, results: Results) -> list[Finding]:
@@ -161,6 +162,8 @@ def unit_of(metric: Metric, scale: float) -> str:
     if metric.percent != 1.0:
         return {1.0: "", 100.0: "points"}.get(scale, "points²")
     name, given = terms(metric.text, "a metric")[0]
+    if name == "skew":
+        return ""
     known = {"rounds_to": "rounds", "aggregations_to": "aggregations", "bytes_to": "bytes", "seconds_to": "s"}
     known |= {"bytes": "bytes", "bytes_per_round": "bytes", "seconds": "s", "seconds_per_round": "s"}
     return known.get(name, str(given.get("of", given.get("name", ""))))

@@ -83,7 +83,9 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
         told.append(f"± sample standard deviation over {_count(len(results.seeds), 'seed')}{fewer}")
     elif there:
         told.append("one seed: no spread known")
-    if any(entry.paper for entry in entries.values()):
+    if not recipe.compare:
+        told.append("no difference: the paper's numbers are of other settings than ours")
+    elif any(entry.paper for entry in entries.values()):
         told.append(
             f"difference: ours minus the paper's; {MARK} larger than both standard deviations together "
             "(one that is not known counts as 0)"
@@ -112,6 +114,11 @@ def told_of(finding: Finding, digits: int) -> str:
     if finding.claim.margin:
         parts[0] += f", against a margin of {finding.claim.margin:g}"
     parts.append(f"{finding.agreeing} of {_count(len(finding.pairs), 'pair')} on the claimed side")
+    if finding.against:
+        names = listed([f"{AT.join(pair.better)} and {AT.join(pair.than)}" for pair in finding.against])
+        parts.append(f"beyond chance on the other: {names}")
+    elif finding.on_average == "holds" and finding.so_far != "holds" and not finding.lost:
+        parts.append("so it holds on average, not for every pair")
     if finding.missing:
         run, pairs = len(finding.pairs), len(finding.pairs) + len(finding.missing)
         parts.insert(0, f"with {run} of {_count(pairs, 'pair')} run it {WORDS[finding.so_far][0]}")
@@ -121,9 +128,10 @@ def told_of(finding: Finding, digits: int) -> str:
             f"{_count(unreached, 'run')} never reached the target and {_count_as(unreached)} "
             "one round more than the longer of the pair, so that the one that reached it is the better"
         )
-    lost = sum(pair.no_number for pair in finding.pairs)
-    if lost:
-        parts.append(f"{_count(lost, 'difference')} left out because a run diverged, which leaves the claim undecided")
+    if finding.lost:
+        parts.append(
+            f"{_count(finding.lost, 'difference')} left out because a run diverged, which leaves the claim undecided"
+        )
     return "; ".join(parts)
 
 
@@ -151,8 +159,9 @@ def _metric_words(entry: Entry, recipe: Recipe) -> str:
     share = " in %" if recipe.unit == "%" and entry.metric.percent == 100.0 else ""
     chosen = f" ({CHOSEN_ON_TEST})" if entry.metric.text.split("(")[0] == "best" else ""
     way = "more is better" if entry.metric.higher_is_better else "less is better"
+    better = "" if entry.metric.describes else f"; {way}"
     nothing = ", nothing is trained" if recipe.calculation else ""
-    return f"{entry.metric.label}{nothing}{share}{chosen}; {way}"
+    return f"{entry.metric.label}{nothing}{share}{chosen}{better}"
 
 
 def _named(places: set[Place], recipe: Recipe) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from fedbraid.report import pictures as report
+from fedbraid.report import splits
 from fedbraid.report.lines import METRICS
 from fedbraid.studies.metrics import is_share, more_is_better
 from fedbraid.studies.naming import Place
@@ -18,8 +20,15 @@ from fedbraid.studies.reporting.drawing import bars, curves, line
 from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.results import Results
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 DRAWN = {"curves": curves, "line": line, "bars": bars}
 COSTS = {"round": "rounds", "bytes": "data moved", "seconds": "time", "aggregations": "aggregations"}
+SPLIT = (
+    "A row is a client, and a bubble's area its samples of a class: the emptier and the more unequal the rows, the "
+    "less alike the clients' data are."
+)
 WHISKERS = "whiskers are the standard deviation over seeds."
 
 
@@ -29,13 +38,31 @@ def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -
     drawn = []
     for picture in recipe.pictures or (Picture(),):
         wanted = asked(picture, recipe, results, entries)
-        if not wanted.shown:
-            continue
-        names[picture.kind] += 1
-        name = picture.kind if names[picture.kind] == 1 else f"{picture.kind}-{names[picture.kind]}"
-        draw = partial(DRAWN[picture.kind], wanted)
-        drawn.append(report.picture(name, title(wanted), reading(wanted), draw))
+        for one in _splits(wanted, results) if picture.kind == "split" else _of_numbers(wanted):
+            names[picture.kind] += 1
+            name = picture.kind if names[picture.kind] == 1 else f"{picture.kind}-{names[picture.kind]}"
+            drawn.append(report.picture(name, *one))
     return drawn
+
+
+Drawn = tuple[str, str, Callable[..., "Figure"]]
+"""A title, what to read from it, and the picture."""
+
+
+def _of_numbers(wanted: Asked) -> list[Drawn]:
+    return [(title(wanted), reading(wanted), partial(DRAWN[wanted.picture.kind], wanted))] if wanted.shown else []
+
+
+def _splits(wanted: Asked, results: Results) -> list[Drawn]:
+    """Of each column, the split of its first run: another seed has another."""
+    found: list[Drawn] = []
+    for column in wanted.columns:
+        records = [record for row in wanted.rows for record in results.cells[row, column].records.values()]
+        run = next((record for record in records if record.label_counts), None)
+        if run is not None and run.label_counts:
+            told = f"{SPLIT} The split is that of seed {run.seed}."
+            found.append((f"Who holds what, {column}", told, partial(splits.clients, run.label_counts)))
+    return found
 
 
 def title(wanted: Asked) -> str:
@@ -60,6 +87,8 @@ def reading(wanted: Asked) -> str:
         better = _better(wanted, "higher", "lower")
         return f"{better} line is better, and a flat one does not mind the axis; {WHISKERS}{paper}"
     paper = " The upright mark is the paper's." if theirs else ""
+    if all(entry.metric.describes for entry in wanted.shown):
+        return f"{_capital(WHISKERS)}{paper}"
     return f"{_better(wanted, 'longer', 'shorter')} bar is better; {WHISKERS}{paper}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite, isnan
+from math import floor, inf, isfinite, isnan, log10
 
 from fedbraid.report.words import NOTHING
 from fedbraid.studies.reporting.entries import Entry, Number
@@ -11,6 +11,8 @@ MARK = "†"
 """At differences from the paper that are larger than both spreads together."""
 
 MINUS = "\N{MINUS SIGN}"
+MOST_ZEROS = 6
+"""Numbers with more zeros before their first digit are written with a power of ten."""
 
 
 def pattern(reference: float, digits: int, *, share: bool) -> str:
@@ -23,13 +25,16 @@ def pattern(reference: float, digits: int, *, share: bool) -> str:
         return f".{digits}f"
     if size >= 1000:
         return ",.0f"
-    return f".{digits}f" if size >= 10.0**-digits else f".{digits + 1}g"
+    if size >= 10.0**-digits:
+        return f".{digits}f"
+    zeros = -floor(log10(size))
+    return f".{digits + zeros}f" if zeros <= MOST_ZEROS else f".{digits + 1}g"
 
 
 def number(value: float, how: str) -> str:
     if isnan(value):
         return "diverged"
-    return "never" if value == inf else format(value, how)
+    return "never" if value == inf else (MINUS if value < 0 else "") + format(abs(value), how)
 
 
 def spread(value: Number | None, digits: int, *, share: bool) -> str:
