@@ -19,7 +19,8 @@ class Asd(Strand):
     (eq. 5–12). λ is "in units of the batch size" as in the paper: 10 on CIFAR-10, 30 on CIFAR-100, 20 on Tiny-ImageNet.
 
     The entropy is that of the plain softmax, as in the authors' FedAvg+ASD; `entropy="temperature"` follows eq. 6 and
-    11 to the letter. Beside FedNTD the divergence is over the classes that are not the true one (eq. 17–19).
+    11 to the letter. Beside FedNTD the divergence is over the classes that are not the true one
+    (eq. 17–19), whose probabilities are made to sum to 1 as in the authors' code; eq. 17 leaves them as they are.
     """
 
     title = "ASD (Yashwanth et al., 2024)"
