@@ -1,4 +1,4 @@
-"""How good a model is: on the test set, class by class and client by client."""
+"""How good a model is: on test or validation samples, class by class and client by client."""
 
 from __future__ import annotations
 
@@ -66,6 +66,11 @@ def launch_evaluation(model: Model, w: Tensor, buffers: Tensor, test: Samples, m
         return scored, correct
 
     return scores
+
+
+def validation(accuracy: float | None, loss: float | None) -> dict[str, float | None]:
+    """Scores on the samples that nobody trains on, as a line of the log has them."""
+    return {"validation_accuracy": accuracy, "validation_loss": loss}
 
 
 def _batch(test: Samples) -> int:

@@ -46,6 +46,12 @@ def metric_of(rounds: Sequence[Round]) -> str | None:
     return None
 
 
+def validated(rounds: Iterable[Round], metric: str | None) -> str | None:
+    """The key of the same score on validation samples, where the log has it."""
+    key = f"validation_{metric}"
+    return key if any(entry.get(key) is not None for entry in rounds) else None
+
+
 def further_metrics(rounds: Iterable[Round]) -> list[str]:
     """Those of `evaluate.metrics` that the log has, in its order."""
     return list(dict.fromkeys(key for entry in rounds for key in entry if key in METRICS))
