@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
@@ -21,6 +21,9 @@ from fedbraid.metrics import METRICS, is_share
 from fedbraid.report.records import further_metrics, metric_of, validated
 from fedbraid.report.words import in_bytes
 from fedbraid.results import Run
+
+MOST_NAMED = 20
+"""Clients whose scores are shown one by one."""
 
 Name = Callable[[Config], str]
 """What a run is called beside its seed."""
@@ -139,6 +142,14 @@ def _speed(lines: list[dict[str, Any]]) -> str:
     return f"{sum(line['backward_samples'] for line in lines) / max(seconds, 1e-9):,.0f}"
 
 
+def _said_clients(each: Mapping[str | int, float | None], score: Callable[[float | None], str]) -> str:
+    """A line for each of a few clients that have names; of others the mean and the extremes."""
+    if len(each) <= MOST_NAMED and all(isinstance(name, str) for name in each):
+        return "\n".join(escape(f"{name}  {score(value)}") for name, value in each.items())
+    some = [value for value in each.values() if value is not None]
+    return f"mean {score(fmean(some))}, from {score(min(some))} to {score(max(some))}" if some else score(None)
+
+
 def summary(console: Console, run: Run, where: Path) -> None:
     """The numbers of a finished run."""
     s = run.summary
@@ -159,6 +170,8 @@ def summary(console: Console, run: Run, where: Path) -> None:
     if s["target"]:
         where_reached = " on validation" if "chosen" in s else ""
         table.add_row(f"rounds to {score(s['target'])}{where_reached}", str(s["rounds_to_target"] or "not reached"))
+    if each := run.client_scores:
+        table.add_row(f"last {s['metric']} of clients", _said_clients(each, score))
     for name in further_metrics([s]):
         table.add_row(f"last {METRICS[name].title}", score(s[name], METRICS[name].is_share))
     table.add_row("moved", f"{in_bytes(s['bytes_down'] + s['bytes_up'])} in {s['rounds']} rounds")

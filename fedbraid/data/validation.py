@@ -42,6 +42,8 @@ def held_out_by(client: int, labels: Array, share: float, seed: int) -> NDArray[
     In the order of their labels, at random among equals, one in 1 / share is taken from a random place on. At least one
     stays for training.
     """
+    if not share:
+        return np.zeros(len(labels), dtype=bool)
     rng, total = stream(seed, "validation", client=client), len(labels)
     in_order = np.lexsort((rng.random(total), labels))
     passed = np.floor(np.arange(total + 1) * share + rng.random())  # how many were taken before each place

@@ -9,7 +9,16 @@ from typing import Any
 
 from fedbraid.errors import UserError
 from fedbraid.metrics import METRICS
-from fedbraid.report.records import Round, RunRecord, by_label, common_metric, further_metrics, metric_of, validated
+from fedbraid.report.records import (
+    Round,
+    RunRecord,
+    by_label,
+    client_scores,
+    common_metric,
+    further_metrics,
+    metric_of,
+    validated,
+)
 
 SCORES = ("best", "last", "mean_last5", "mean_last10")
 CHOSEN = ("chosen", "chosen_validation", "last_validation")
@@ -44,6 +53,7 @@ def summarise(rounds: Sequence[Round], target: float | None = None) -> dict[str,
         **{cost: sum(entry[cost] for entry in rounds) for cost in COSTS},
         **{name: _score(latest, name) if latest else None for name in further_metrics(rounds)},
         **(_chosen(scored, held_out, metric) if held_out else {}),
+        **_named_clients(rounds),
     }
 
 
@@ -111,6 +121,12 @@ def _chosen(
         "chosen_validation": best,
         "last_validation": held_out[-1][1],
     }
+
+
+def _named_clients(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Clients' last scores where they have names, as in a federation. Of numbered ones the log is enough."""
+    scores = {name: score for name, score in client_scores(rounds).items() if isinstance(name, str)}
+    return {"clients": scores} if scores else {}
 
 
 def _is_finite(entry: Round) -> bool:
