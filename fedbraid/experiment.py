@@ -123,7 +123,7 @@ class Experiment(Federation):
     def scored(self) -> Line:
         w, buffers = self.deployed()
         scores = launch_evaluation(self.model, w, buffers, self.test, self.config.evaluate.metrics)
-        held_out = self.validation and launch_evaluation(self.model, w, buffers, self.validation)
+        held_out = None if self.validation is None else launch_evaluation(self.model, w, buffers, self.validation)
         watches = self.watches if self.watched else ()
 
         def line() -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Experiment(Federation):
                 metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(self.label_counts.sum(0)))
             if watches and metrics["per_class"] is not None:
                 metrics |= of_scored(watches, Scored(metrics["per_class"], correct, self.partition, self.label_counts))
-            if held_out:
+            if held_out is not None:
                 others, _ = held_out()
                 metrics |= validation(others["accuracy"], others["loss"])
             return metrics

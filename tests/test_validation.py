@@ -148,13 +148,15 @@ def test_the_target_is_one_for_validation():
     assert not any(line["accuracy"] >= goal for line in run.rounds), "on the test set it is never reached"
 
 
-def test_a_comparison_says_what_validation_would_choose():
+def test_a_comparison_says_what_validation_would_choose(tmp_path):
     done = fb.compare("fedavg", vary={"optimizer.lr": [0.001, 0.3]}, seeds=2, **TINY, **HELD)
     table = comparison(done.records)
     assert {"chosen (%)", "validation (%)"} <= {column.title for column in table.columns}
     by = {label: numbers["chosen_validation"]["mean"] for label, numbers in done.summary.items()}
     (said,) = [line for line in caveats(done.records) if line.startswith("Chosen on validation samples")]
     assert f": {max(by, key=by.get)}, with" in said
+    assert tmp_path / "curves-validation.png" in done.report(tmp_path)
+    assert said in (tmp_path / "report.html").read_text()
     plain = fb.compare("fedavg", "fedprox", **TINY)
     assert not [line for line in caveats(plain.records) if "alidation" in line]
     assert "chosen" not in {column.key for column in comparison(plain.records).columns}
