@@ -85,13 +85,13 @@ def data_partition(
     """Who would hold what: sizes, labels and skew of every client."""
     from fedbraid import cli_split_show, data
     from fedbraid.cli_input import resolved
-    from fedbraid.experiment import partition_of
+    from fedbraid.experiment import divided_by, partition_of
     from fedbraid.report.split_table import split_facts
 
     refuse_other_pictures(picture)
     chosen = resolved(config, settings, data=name, partition=partition, clients=clients, seed=seed)
     dataset = data.load(chosen.data.name, data_dir, **chosen.data.options)
-    split = partition_of(chosen, dataset)
+    split = divided_by(chosen, dataset, partition_of(chosen, dataset)).training
     told = split_facts(dataset, split) | {"command": cli_split_show.command(chosen, len(split), data_dir)}
     files = cli_split_show.write(told, dataset.labels, place, picture, html)
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
@@ -17,10 +17,13 @@ from rich.table import Table
 
 from fedbraid.config import Config
 from fedbraid.execute import OnRound
-from fedbraid.metrics import METRICS
-from fedbraid.report.records import further_metrics
+from fedbraid.metrics import METRICS, is_share
+from fedbraid.report.records import further_metrics, metric_of, validated
 from fedbraid.report.words import in_bytes
 from fedbraid.results import Run
+
+MOST_NAMED = 20
+"""Clients whose scores are shown one by one."""
 
 Name = Callable[[Config], str]
 """What a run is called beside its seed."""
@@ -119,17 +122,32 @@ def said_runs(runs: list[tuple[str, int]]) -> str:
 
 
 def said_scores(lines: list[dict[str, Any]]) -> str:
-    """The score of one run, or the mean of several."""
+    """The score of one run, or the mean of several; on validation samples too, where there are any."""
+    metric = metric_of(lines)
+    if metric is None:
+        return ""
     mean = "mean " if len(lines) > 1 else ""
-    if accuracies := [line["accuracy"] for line in lines if line["accuracy"] is not None]:
-        return f"{mean}accuracy {100 * fmean(accuracies):.2f} %"
-    losses = [line["loss"] for line in lines if line["loss"] is not None]
-    return f"{mean}loss {fmean(losses):.4f}" if losses else ""
+    said = f"{mean}{metric} {_said_score(lines, metric)}"
+    held_out = validated(lines, metric)
+    return f"{said}, on validation {_said_score(lines, held_out)}" if held_out else said
+
+
+def _said_score(lines: list[dict[str, Any]], key: str) -> str:
+    value = fmean(line[key] for line in lines if line.get(key) is not None)
+    return f"{100 * value:.2f} %" if is_share(key) else f"{value:.4f}"
 
 
 def _speed(lines: list[dict[str, Any]]) -> str:
     seconds = sum(line["seconds"] for line in lines)
     return f"{sum(line['backward_samples'] for line in lines) / max(seconds, 1e-9):,.0f}"
+
+
+def _said_clients(each: Mapping[str | int, float | None], score: Callable[[float | None], str]) -> str:
+    """A line for each of a few clients that have names; of others the mean and the extremes."""
+    if len(each) <= MOST_NAMED and all(isinstance(name, str) for name in each):
+        return "\n".join(escape(f"{name}  {score(value)}") for name, value in each.items())
+    some = [value for value in each.values() if value is not None]
+    return f"mean {score(fmean(some))}, from {score(min(some))} to {score(max(some))}" if some else score(None)
 
 
 def summary(console: Console, run: Run, where: Path) -> None:
@@ -145,9 +163,15 @@ def summary(console: Console, run: Run, where: Path) -> None:
     table.add_row("method", escape(run.config.method))
     table.add_row(f"last {s['metric']}", score(s["last"]))
     table.add_row("best", f"{score(s['best'])} in round {s['best_round']}")
+    if "chosen" in s:
+        there = f"in round {s['chosen_round']}, with {score(s['chosen_validation'])} on validation"
+        table.add_row("chosen by validation", f"{score(s['chosen'])} {there}")
     table.add_row("mean of last 5, last 10", f"{score(s['mean_last5'])}, {score(s['mean_last10'])}")
     if s["target"]:
-        table.add_row(f"rounds to {score(s['target'])}", str(s["rounds_to_target"] or "not reached"))
+        where_reached = " on validation" if "chosen" in s else ""
+        table.add_row(f"rounds to {score(s['target'])}{where_reached}", str(s["rounds_to_target"] or "not reached"))
+    if each := run.client_scores:
+        table.add_row(f"last {s['metric']} of clients", _said_clients(each, score))
     for name in further_metrics([s]):
         table.add_row(f"last {METRICS[name].title}", score(s[name], METRICS[name].is_share))
     table.add_row("moved", f"{in_bytes(s['bytes_down'] + s['bytes_up'])} in {s['rounds']} rounds")

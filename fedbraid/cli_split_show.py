@@ -75,6 +75,8 @@ def command(config: Config, clients: int, data_dir: Path | None) -> str:
     words += ["--partition", written(config.partition), "--clients", str(clients), "--seed", str(config.seed)]
     for key, value in config.data.options.items():
         words += ["--set", f"data.{key}={json.dumps(value)}"]  # a value in JSON reads the same in TOML
+    if config.evaluate.validation:
+        words += ["--set", f"evaluate.validation={config.evaluate.validation}"]
     if data_dir and config.data.name in LAYOUTS:
         words += ["--data-dir", str(data_dir)]
     return shlex.join(words)

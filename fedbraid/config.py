@@ -98,8 +98,13 @@ class Evaluation:
     groups: bool = False  # also the accuracy of head, middle and tail classes, by their training samples
     metrics: tuple[str, ...] = ()  # further ones by name, such as auroc; `fedbraid.metrics` has them
     target: float = 0.0  # accuracy whose first round is reported; 0 = none
+    validation: float = 0.0  # share of every client's training samples that is held out to validate on
 
     def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise UserError(
+                f"evaluate.validation is a share of the training samples from 0 to below 1, not {self.validation}"
+            )
         for name in self.metrics:
             if name not in METRICS:
                 raise unknown("metric of evaluate.metrics", name, METRICS)

@@ -1,4 +1,4 @@
-"""How good a model is: on the test set, class by class and client by client."""
+"""How good a model is: on test or validation samples, class by class and client by client."""
 
 from __future__ import annotations
 
@@ -68,6 +68,11 @@ def launch_evaluation(model: Model, w: Tensor, buffers: Tensor, test: Samples, m
     return scores
 
 
+def validation(accuracy: float | None, loss: float | None) -> dict[str, float | None]:
+    """Scores on the samples that nobody trains on, as a line of the log has them."""
+    return {"validation_accuracy": accuracy, "validation_loss": loss}
+
+
 def _batch(test: Samples) -> int:
     if test.x.device.type == "cpu":
         return BATCH
@@ -92,14 +97,19 @@ def per_client(
         own = np.concatenate(partition.client_tests).astype(np.int64)
         right = np.bincount(owners, weights=correct[own], minlength=len(tested))
         each = np.where(tested, right / np.maximum(tested, 1), each)
-    some = each[~np.isnan(each)]
+    return over_clients(each)
+
+
+def over_clients(each: np.ndarray, higher_is_better: bool = True) -> dict[str, Any]:
+    """Clients' scores [clients], NaN where a client has none, as a line of the log has them."""
+    some, extreme = each[~np.isnan(each)], "min" if higher_is_better else "max"
     if not len(some):
-        return {"mean": None, "std": None, "min": None, "worst10": None, "each": [None] * len(each)}
-    worst = np.sort(some)[: max(1, len(some) // 10)]
+        return {"mean": None, "std": None, extreme: None, "worst10": None, "each": [None] * len(each)}
+    worst = (np.sort(some) if higher_is_better else np.sort(some)[::-1])[: max(1, len(some) // 10)]
     return {
         "mean": float(some.mean()),
         "std": float(some.std()),
-        "min": float(some.min()),
+        extreme: float(worst[0]),
         "worst10": float(worst.mean()),
         "each": [None if np.isnan(a) else float(a) for a in each],
     }

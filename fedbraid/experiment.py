@@ -27,13 +27,15 @@ from fedbraid.core.round import begin
 from fedbraid.core.strand import Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition, Split, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
+from fedbraid.data.noise import noisy
+from fedbraid.data.validation import Divided, divided
 from fedbraid.engines.cluster import spread
 from fedbraid.engines.cpu import keep_freed_memory
 from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.memory import free_memory
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError, first_line
-from fedbraid.evaluation import by_group, launch_evaluation, per_client
+from fedbraid.evaluation import by_group, launch_evaluation, per_client, validation
 from fedbraid.inputs import Inputs
 from fedbraid.metrics import check_metrics
 from fedbraid.models.last import outputs
@@ -85,9 +87,10 @@ class Experiment(Federation):
     """A federation whose clients' data are all here."""
 
     dataset: Dataset
-    partition: Partition
+    partition: Partition  # of what is trained on
     clients: Clients
     test: Samples
+    validation: Samples | None  # that nobody trains on, where any are held out
 
     @property
     def local(self) -> Local:
@@ -118,7 +121,9 @@ class Experiment(Federation):
         return Inputs.of(self.dataset)
 
     def scored(self) -> Line:
-        scores = launch_evaluation(self.model, *self.deployed(), self.test, self.config.evaluate.metrics)
+        w, buffers = self.deployed()
+        scores = launch_evaluation(self.model, w, buffers, self.test, self.config.evaluate.metrics)
+        held_out = None if self.validation is None else launch_evaluation(self.model, w, buffers, self.validation)
         watches = self.watches if self.watched else ()
 
         def line() -> dict[str, Any]:
@@ -130,6 +135,9 @@ class Experiment(Federation):
                 metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(self.label_counts.sum(0)))
             if watches and metrics["per_class"] is not None:
                 metrics |= of_scored(watches, Scored(metrics["per_class"], correct, self.partition, self.label_counts))
+            if held_out is not None:
+                others, _ = held_out()
+                metrics |= validation(others["accuracy"], others["loss"])
             return metrics
 
         return line
@@ -158,6 +166,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
         check_dataset(dataset)
     partition = given.partition if given.partition is not None else partition_of(config, dataset)
     check_partition(dataset, partition)
+    split = divided_by(config, dataset, partition)
     chain = given.chain_of(config)
     model = network_of(config, chain, dataset, given.model)
     model = model if given.weights is None else model.beginning_with(given.weights)
@@ -165,8 +174,12 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     check_fit(config, chain, dataset, len(partition))
     there = beside if beside is not None and _same_place(beside, config, dataset) else None
     plain = there is not None and there.partition.noise is None and partition.noise is None
-    samples = there.clients.samples if there is not None and plain else None
-    clients = Clients.of(dataset, partition, dtype, device, config.augment, samples)
+    if there is not None and plain:
+        samples = there.clients.samples
+    else:
+        samples = Samples.of(dataset, noisy(dataset, partition), dtype, device, config.augment)
+    clients = Clients.of(dataset, split.training, dtype, device, config.augment, samples)
+    held_out = samples.at(torch.as_tensor(split.validation).to(device)) if len(split.validation) else None
     setup = setup_of(config, model, dataset, clients, len(partition))
     kind = choose(config.engine.here, model, clients.samples)
     in_parts = config.engine.chunk or kind != "loop" or config.engine.kind == "ray"
@@ -196,7 +209,20 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     server = begin(chain, setup)
     looking = watches(config.analyses)
     made = Experiment(
-        config, chain, model, optimizer, setup, usual, store, server, dataset, partition, clients, test, watches=looking
+        config,
+        chain,
+        model,
+        optimizer,
+        setup,
+        usual,
+        store,
+        server,
+        dataset,
+        split.training,
+        clients,
+        test,
+        held_out,
+        watches=looking,
     )
     local = made.engine = calibration.settled(made, engine)
     if config.engine.kind == "ray":
@@ -294,6 +320,11 @@ def partition_of(config: Config, dataset: Dataset) -> Partition:
     part = config.partition
     clients = part.clients or (None if part.name in KNOW_THEIR_CLIENTS else CLIENTS)
     return data.make_partition(dataset, part.name, clients, config.seed, **part.options)
+
+
+def divided_by(config: Config, dataset: Dataset, partition: Partition) -> Divided:
+    """What is trained on under this configuration, and what is held out of it."""
+    return divided(partition, dataset.train.y, config.evaluate.validation, config.seed)
 
 
 def check_brought(config: Config, given: Given, place: Path, how: str) -> None:

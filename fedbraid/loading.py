@@ -17,7 +17,7 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.model import Model
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.errors import UserError, first_line
-from fedbraid.experiment import Given, fingerprint, network_of, partition_of
+from fedbraid.experiment import Given, divided_by, fingerprint, network_of, partition_of
 from fedbraid.federation.facts import BY_CLIENTS, Facts
 from fedbraid.files import read_tensors
 from fedbraid.models.outputs import answering_logits
@@ -129,6 +129,7 @@ def _label_counts(
         return None
     partition = given.partition if given.partition is not None else partition_of(config, dataset)
     check_partition(dataset, partition)
+    partition = divided_by(config, dataset, partition).training
     begun = next(network.evaluating.parameters())
     if directory.fingerprint != fingerprint(dataset, partition, network.initial(begun.dtype, begun.device)[0]):
         log.warning("%s was trained on other data or another partition than are here now", directory.path)

@@ -119,7 +119,7 @@ METRICS = {
 
 def is_share(key: str) -> bool:
     """Whether a key of the log is an accuracy or another metric that is shown in per cent."""
-    return key == "accuracy" or (key in METRICS and METRICS[key].is_share)
+    return key in ("accuracy", "validation_accuracy") or (key in METRICS and METRICS[key].is_share)
 
 
 def measured(names: Sequence[str], answers: Tensor, y: Tensor) -> Tensor:

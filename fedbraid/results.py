@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedbraid.config import Config, to_dict, to_toml
-from fedbraid.report.records import RunRecord
+from fedbraid.report.records import RunRecord, client_scores
 from fedbraid.report.summarise import by_method
 from fedbraid.version import __version__
 
@@ -37,6 +37,11 @@ class Run:
         """The last accuracy measured."""
         accuracy: float | None = self.summary["last"] if self.summary["metric"] == "accuracy" else None
         return accuracy
+
+    @property
+    def client_scores(self) -> dict[str | int, float | None]:
+        """With `evaluate.per_client`: each client's last score, by its name in a federation and else by its number."""
+        return client_scores(self.rounds)
 
     def record(self, label: str | None = None) -> RunRecord:
         config = self.config

@@ -30,6 +30,7 @@ from fedbraid.engines.engine import Engine
 from fedbraid.engines.latest import Latest
 from fedbraid.engines.replies import Answers
 from fedbraid.engines.transfer import Reading, to_device
+from fedbraid.evaluation import validation
 from fedbraid.inputs import Inputs
 from fedbraid.store import ClientStore
 
@@ -264,7 +265,8 @@ class Federation(ABC):
     def evaluated(self) -> Line:
         """The round's evaluation, or None for each of its parts where it is not due."""
         if self.server.round % self.config.evaluate.every and not self.finished:
-            return lambda: dict.fromkeys(("accuracy", "loss", "per_class", *self.config.evaluate.metrics))
+            unknown = dict.fromkeys(("accuracy", "loss", "per_class", *self.config.evaluate.metrics))
+            return lambda: unknown | (validation(None, None) if self.config.evaluate.validation else {})
         return self.scored()
 
 

@@ -152,6 +152,7 @@ def test_the_model_scores_what_was_reported(kind):
     each = counts @ per_class / counts.sum(1)
     assert line["client_accuracy"]["each"] == pytest.approx(each.tolist())
     assert line["client_accuracy"]["mean"] == pytest.approx(each.mean())
+    assert run.client_scores == dict(enumerate(line["client_accuracy"]["each"])) and "clients" not in run.summary
     loss = torch.nn.functional.cross_entropy(run.model(x), torch.as_tensor(digits.test.y))
     assert line["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
 

@@ -73,6 +73,13 @@ def test_resume_continues_a_finished_run_without_training_and_refuses_other_sett
     assert code == 2 and "--resume" in err
 
 
+def test_clients_scores_are_told_by_their_extremes(fedbraid):
+    _, out, _ = fedbraid("run", *SMALL, "--set", "evaluate.per_client=true", "--out", "d")
+    each = json.loads(Path("d/rounds.jsonl").read_text().splitlines()[-1])["client_accuracy"]["each"]
+    mean, low, high = (f"{100 * value:.2f} %" for value in (sum(each) / len(each), min(each), max(each)))
+    assert f"last accuracy of clients mean {mean}, from {low} to {high}" in " ".join(out.split())
+
+
 def test_compare_prints_one_table_and_writes_the_report(fedbraid, rendered):
     words = ("fedavg", "fedprox(mu=0.5)", "scaffold", "--seeds", "2", "--target", "0.2", *SMALL, "--out", "c")
     code, out, err = fedbraid("compare", *words)

@@ -152,6 +152,7 @@ def test_a_table_is_not_a_value(key, value):
         ({"sampling": {"scheme": "by_size"}}, "say how many by sampling.clients"),
         ({"sampling": {"rate": math.nan}}, "sampling.rate must lie in (0, 1]"),
         ({"evaluate": {"target": 90}}, "evaluate.target is a share such as 0.9"),
+        ({"evaluate": {"validation": 10}}, "evaluate.validation is a share of the training samples"),
         ({"local": {"epochs": 0}}, "epochs >= 1"),
         ({"local": {"least": 7}}, "local.least is 7"),
         ({"strands": {"disco": 3}}, "strands.disco is a table of hyper-parameters"),

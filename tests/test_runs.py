@@ -86,6 +86,13 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(whole, tmp_pa
     assert left_on_disk(tmp_path / "run") == whole(on_disk, rounds=40)
 
 
+def test_a_killed_run_validates_on_the_samples_that_it_held_out_before(whole, tmp_path):
+    settings = {"rounds": 30, "evaluate": {"validation": 0.3}}
+    assert killed_until_finished(tmp_path / "run", 5, 1, **settings) == 1
+    left = left_on_disk(tmp_path / "run")
+    assert left == whole(**settings) and left != whole(rounds=30)
+
+
 def test_a_plain_process_killed_after_its_first_checkpoint(whole, tmp_path):
     place = tmp_path / "run"
     code = "import sys, recorded; recorded.record(sys.argv[1], rounds=80)"

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbraid.analyses.analysis import Analysis, labelled
 from fedbraid.report.lines import METRICS
-from fedbraid.report.records import common_metric
+from fedbraid.report.records import common_metric, validated
 from fedbraid.report.style import Theme, blank, dressed, legend, legend_height, stroke, titled
 from fedbraid.report.summarise import higher_is_better
 from fedbraid.report.words import byte_unit
@@ -49,7 +49,8 @@ def aggregations(run: Recorded, round: int) -> int:
 def cost(runs: Sequence[Recorded], target: float = 0.0) -> Analysis:
     """What each run spent in all, and until its score first reached `target` (0: `evaluate.target` of the run).
 
-    Bytes go down and up, over all clients; seconds are wall time. A score is an accuracy, or the loss of a regression.
+    Where samples are held out to validate on, it is their score that counts for the target. Bytes go down and up, over
+    all clients; seconds are wall time. A score is an accuracy, or the loss of a regression.
     """
     metric = common_metric(runs)
     tables = {label: spent(run, metric) for label, run in labelled(runs).items()}
@@ -57,7 +58,8 @@ def cost(runs: Sequence[Recorded], target: float = 0.0) -> Analysis:
     for (label, table), run in zip(tables.items(), runs, strict=True):
         after = f"/{label}" if len(runs) > 1 else ""
         goal = target or run.config.evaluate.target
-        place = _first(table[metric], goal, higher_is_better(metric))
+        judged = validated(run.rounds, metric) or metric
+        place = _first([line.get(judged) for line in run.rounds], goal, higher_is_better(metric))
         for key in SPENT:
             quantities[f"{key}{after}"] = table[key][-1] if table[key] else None
             if goal:

@@ -60,6 +60,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def at(self, index: Tensor) -> Samples:
+        """Those at `index` and no others."""
+        return replace(self, x=picked(self.x, index), y=picked(self.y, index))
+
     @cached_property
     def labels(self) -> np.ndarray:
         """`y` on the host."""
@@ -141,10 +145,10 @@ class Clients:
         """The clients of these numbers, with no more samples than theirs."""
         at = self.places(numbers)
         theirs = torch.cat([self.own(place) for place in at])
-        samples = replace(self.samples, x=picked(self.samples.x, theirs), y=picked(self.samples.y, theirs))
         order = torch.arange(len(theirs), device=theirs.device)
         offsets = np.concatenate([[0], np.cumsum(self.sizes[at])])
-        return Clients(samples, order, offsets, self.label_counts[at], np.array(numbers, dtype=np.int64))
+        whose = np.array(numbers, dtype=np.int64)
+        return Clients(self.samples.at(theirs), order, offsets, self.label_counts[at], whose)
 
     def places(self, numbers: Iterable[int]) -> list[int]:
         """Where the clients of these numbers are."""

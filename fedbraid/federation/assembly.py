@@ -33,7 +33,7 @@ from fedbraid.experiment import HELD_ELSEWHERE, Given, check_fit, check_memory, 
 from fedbraid.federation.facts import BY_CLIENTS, Facts
 from fedbraid.federation.letters import Letter
 from fedbraid.federation.mail import NO_ROUND, Mail
-from fedbraid.federation.pooled import pooled
+from fedbraid.federation.pooled import by_client, on_tests, on_validation, told_by_clients
 from fedbraid.federation.post import Post, nothing_counted
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Judge, Patience, Remote
@@ -68,7 +68,8 @@ def assembled(
         check_dataset(dataset)
     facts = Facts.of(dataset) if dataset else Facts.read(config.data.options)
     like, population = facts.made_up(), len(register.roster)
-    check_fit(config, chain, like, population)
+    accuracy_or_loss = replace(config, evaluate=replace(config.evaluate, per_client=False))  # clients tell either
+    check_fit(accuracy_or_loss, chain, like, population)
     _check_rounds(config, patience, population)
     model = network_of(config, chain, like, given.model)
     model = model if given.weights is None else model.beginning_with(given.weights)
@@ -97,16 +98,22 @@ def assembled(
     if secrecy:
         post = replace(post, hidden=hidden(chain), secrecy=secrecy, plain=plain)
 
+    validated = bool(config.evaluate.validation)
+
     def by_server(test: Samples) -> Judge:
         def judged(w: Tensor, buffers: Tensor, round: int) -> Line:
             scores = launch_evaluation(model, w, buffers, test, config.evaluate.metrics)
-            return lambda: scores()[0]
+            more = on_validation(told_by_clients(mail, w, buffers, round, ["validation"])) if validated else {}
+            return lambda: scores()[0] | more
 
         return judged
 
     def by_clients(w: Tensor, buffers: Tensor, round: int) -> Line:
-        scores = pooled(mail, w, buffers, round)
-        return lambda: scores
+        scores = told_by_clients(mail, w, buffers, round, ["test", "validation"] if validated else ["test"])
+        line = on_tests(scores)
+        line |= on_validation(scores) if validated else {}
+        line |= by_client(scores, register.roster, like.task) if config.evaluate.per_client else {}
+        return lambda: line
 
     judge = by_server(Samples.of(dataset, dataset.test, dtype, device)) if dataset else by_clients
     looking = watches(config.analyses)
@@ -171,6 +178,8 @@ def _greeting(config: Config, facts: Facts, setup: Setup) -> dict[str, Any]:
     """What every client is told first; nothing of it names a file of the server's."""
     settings = {key: value for key, value in to_dict(config).items() if key in TOLD}
     settings["model"] = {key: value for key, value in settings["model"].items() if key not in models.FILES}
+    if config.evaluate.validation:
+        settings["evaluate"] = {"validation": config.evaluate.validation}
     settings["engine"] = {"dtype": config.engine.dtype, "precision": config.engine.precision}
     network = setup.layout.told
     return {"settings": settings, "facts": facts.told(), "population": setup.population, "network": network}
@@ -201,7 +210,6 @@ def resolved(federation: Remote, given: Given) -> Config:
 def _check_rounds(config: Config, patience: Patience, population: int) -> None:
     """That the server is asked for nothing that only somebody who holds all data can do."""
     simulated = {"sampling.dropout": config.sampling.dropout, "sampling.late": config.sampling.late}
-    told = {"evaluate.per_client": config.evaluate.per_client, "evaluate.groups": config.evaluate.groups}
     for key, value in simulated.items():
         if value:
             raise UserError(f"{key} plays clients that are lost or late; a federation has real ones, so leave it out")
@@ -210,9 +218,13 @@ def _check_rounds(config: Config, patience: Patience, population: int) -> None:
             "sampling.scheme=by_size needs to know how many samples every client has before the first round, which "
             "clients tell when they come; set sampling.scheme=fixed"
         )
-    for key, value in told.items():
-        if value:
-            raise UserError(f"{key} needs to know clients' labels, which stay with them; leave it out")
+    if config.evaluate.groups:
+        raise UserError("evaluate.groups needs to know clients' labels, which stay with them; leave it out")
+    if config.evaluate.per_client and config.data.name != BY_CLIENTS:
+        raise UserError(
+            f"evaluate.per_client needs clients that test the model on samples of their own, as with "
+            f"data.name={BY_CLIENTS}; here the server tests it, so leave it out"
+        )
     if config.evaluate.metrics and config.data.name == BY_CLIENTS:
         raise UserError("evaluate.metrics needs a test set that the server has; clients tell accuracy and loss alone")
     for watch in watches(config.analyses):

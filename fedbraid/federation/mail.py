@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from fedbraid.federation.letters import ROOM, Letter, Refused, Shapes, Stranger, at_most, check_tensors, mark, read
 from fedbraid.federation.register import Register
+from fedbraid.federation.scores import Part, counts_of
 from fedbraid.federation.transport import Transport
 
 log = logging.getLogger("fedbraid")
@@ -30,22 +31,22 @@ class Mail:
     greeting: Callable[[int], Letter]  # what the client of that number is told first
     seconds: float  # that clients have for an answer
     pause: float  # seconds until somebody who did not take the greeting is greeted again
-    tests: dict[str, int] = field(default_factory=dict)  # of those who have been greeted: how many test samples
+    greeted: dict[str, dict[Part, int]] = field(default_factory=dict)  # how many samples they can test a model on
     unfit: dict[str, tuple[str, float]] = field(default_factory=dict)  # who did not take the greeting: why, and when
 
     def greet_newcomers(self) -> None:
         """Say hello to those who are there and have not heard it from this server."""
-        new = set(self.transport.present()) - self.tests.keys()
+        new = set(self.transport.present()) - self.greeted.keys()
         new -= {name for name, (_, when) in self.unfit.items() if monotonic() < when + self.pause}
         self._greet([name for name in self.register.roster if name in new])
 
     def unheard(self, present: Iterable[str]) -> set[str]:
         """Those of the roster who are there and have never been greeted."""
-        return set(present) & set(self.register.roster) - self.tests.keys() - self.unfit.keys()
+        return set(present) & set(self.register.roster) - self.greeted.keys() - self.unfit.keys()
 
     def here(self) -> set[str]:
         """Those who can be asked."""
-        return self.tests.keys() & set(self.transport.present())
+        return self.greeted.keys() & set(self.transport.present())
 
     def why_not_here(self, name: str) -> str:
         return self.unfit[name][0] if name in self.unfit else "it is not connected"
@@ -58,7 +59,7 @@ class Mail:
         if not strangers:
             return taken, refused
         self._greet(strangers)
-        again = {name: letters[name] for name in strangers if name in self.tests}
+        again = {name: letters[name] for name in strangers if name in self.greeted}
         later, still, _ = self._asked(again, round, due, take, room)
         unfit = {name: self.why_not_here(name) for name in strangers if name not in again}
         return taken | later, refused | unfit | still
@@ -94,16 +95,16 @@ class Mail:
         for name, (samples, tests) in counts.items():
             try:
                 self.register.note(name, samples)
-                self.tests[name] = tests
+                self.greeted[name] = tests
                 self.unfit.pop(name, None)
             except Refused as no:
                 refused[name] = str(no)
         for name, reason in refused.items():
-            self.tests.pop(name, None)
+            self.greeted.pop(name, None)
             self.unfit[name] = reason, monotonic()
             log.warning("%s cannot take part: %s", name, reason)
 
 
-def _counts(answer: Letter) -> tuple[int, int]:
-    """How many training and test samples a client has."""
-    return answer.count("samples", 1), answer.count("tests")
+def _counts(answer: Letter) -> tuple[int, dict[Part, int]]:
+    """How many samples a client has to train on, and to test on."""
+    return answer.count("samples", 1), counts_of(answer)

@@ -26,8 +26,10 @@ from fedbraid.core.model import Model
 from fedbraid.core.round import Job
 from fedbraid.core.strand import Cohort, Setup, Strand
 from fedbraid.core.tree import Tree
-from fedbraid.data.dataset import Dataset, Split
+from fedbraid.data.dataset import Dataset, Partition, Split
+from fedbraid.data.noise import noisy
 from fedbraid.data.ranges import LABEL_RANGES, ranges
+from fedbraid.data.validation import held_out_by
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.local import Local
 from fedbraid.engines.samples import Clients, Samples
@@ -38,6 +40,7 @@ from fedbraid.federation.facts import Facts, OwnMatter
 from fedbraid.federation.holding import Held, Holding
 from fedbraid.federation.home import At, Home
 from fedbraid.federation.letters import Letter, Refused, Stranger, check_finite, check_tensors, mark, read
+from fedbraid.federation.scores import COUNTED, Score, asked
 from fedbraid.federation.secrecy import MODEL, hidden
 
 if TYPE_CHECKING:
@@ -105,7 +108,9 @@ class Node:
         if more:
             log.info("the federation has no columns %s; they are not trained on", ", ".join(more))
         home.keep_hello(content)
-        told = {"to": mark(content), "samples": int(desk.clients.sizes[0]), "tests": len(desk.held.tests)}
+        told = {"to": mark(content), "samples": int(desk.clients.sizes[0]), COUNTED["test"]: len(desk.held.tests)}
+        if desk.config.evaluate.validation:
+            told[COUNTED["validation"]] = len(desk.validation)
         return Letter("answer", letter.run, letter.round, told).written()
 
     def _work(self, home: Home, content: bytes, letter: Letter) -> bytes:
@@ -157,18 +162,19 @@ class Node:
         return replace(answer, told={**answer.told, "to": mark(content)}).written()
 
     def _evaluate(self, home: Home, content: bytes, letter: Letter) -> bytes:
-        """How a model does on the client's own test samples."""
+        """How a model does on samples of the client's own that it does not train on."""
         desk = self._desk(self._greeting(home))
         check_tensors(letter.tensors, desk.model_like)
-        if not len(desk.held.tests):
-            raise Refused("it has no test samples")
-        tests = desk.tests()
         here = {key: value.to(desk.setup.w.device) for key, value in letter.tensors.items()}
-        with one_thread():
-            metrics, correct = evaluate(desk.model, here["model"], here["buffers"], tests)
-        told = {"to": mark(content), "tests": len(tests), "loss": metrics["loss"] * len(tests)}
-        if metrics["accuracy"] is not None:
-            told |= {"hits": int(correct.sum())}
+        told: dict[str, Any] = {"to": mark(content)}
+        for part in asked(letter):
+            samples = desk.tests() if part == "test" else desk.validation
+            if not len(samples):
+                raise Refused(f"it has no {part} samples")
+            with one_thread():
+                metrics, correct = evaluate(desk.model, here["model"], here["buffers"], samples)
+            hits = None if metrics["accuracy"] is None else int(correct.sum())
+            told |= Score(len(samples), metrics["loss"] * len(samples), hits).told(part)
         return Letter("answer", letter.run, letter.round, told).written()
 
     _answers: dict[str, Callable[[Node, Home, bytes, Letter], bytes]] = {
@@ -246,6 +252,7 @@ class Desk:
     held: Held
     dataset: Dataset  # as the federation takes it
     clients: Clients  # the one
+    validation: Samples  # that it holds out of its training samples
     setup: Setup
     job: LocalJob
     hidden: frozenset[str]  # uploads that leave it masked
@@ -297,11 +304,15 @@ def _desk(config: Config, facts: Facts, hello: Letter, held: Held, given: Given)
     device, dtype = ready(config)
     chain = methods.parse(config.method, config.strands, given.strands)
     dataset = facts.fitted(held.dataset)
-    clients = Clients.of(dataset, held.partition, dtype, device, config.augment).only([held.client])
+    samples = Samples.of(dataset, noisy(dataset, held.partition), dtype, device, config.augment)
+    own, number = np.asarray(held.partition.clients[held.client], dtype=np.int64), hello.count("client")
+    held_out = held_out_by(number, dataset.train.y[own], config.evaluate.validation, config.seed)
+    validation = samples.at(torch.as_tensor(own[held_out]).to(device))
+    clients = Clients.of(dataset, Partition((own[~held_out],)), dtype, device, config.augment, samples).only([0])
     if facts.ranges:
         counts = np.bincount(ranges(clients.samples.labels, np.array(facts.ranges)), minlength=LABEL_RANGES)
         clients = replace(clients, label_counts=torch.as_tensor(counts)[None].to(clients.label_counts))
-    clients = replace(clients, numbers=np.array([hello.count("client")]))
+    clients = replace(clients, numbers=np.array([number]))
     model = network_of(config, chain, dataset, given.model)
     setup = setup_of(config, model, dataset, clients, hello.count("population", 1))
     if hello.told.get("network") != setup.layout.told:
@@ -311,7 +322,7 @@ def _desk(config: Config, facts: Facts, hello: Letter, held: Held, given: Given)
     setup = replace(setup, w=initial["model"], buffers=initial["buffers"])
     hides = hidden(chain) if hello.told.get("secure") is True else frozenset[str]()
     job = LocalJob(chain, model, optimizer_of(config), dataset.task)
-    return Desk(config, held, dataset, clients, setup, job, hides)
+    return Desk(config, held, dataset, clients, validation, setup, job, hides)
 
 
 def _before(home: Home, counted: At | None, desk: Desk) -> dict[str, Tree]:

@@ -1,45 +1,83 @@
-"""A model tested by the clients, each on its own test samples, where the server has none."""
+"""A model tested by the clients, each on samples of its own that it does not train on."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from fedbraid.federation.letters import Letter, Refused
+from fedbraid.core.task import Task
+from fedbraid.evaluation import over_clients, validation
+from fedbraid.federation.letters import Letter
 from fedbraid.federation.mail import Mail
+from fedbraid.federation.scores import COUNTED, PARTS, Part, Score, accuracy, asking, loss, of_part
 
 log = logging.getLogger("fedbraid")
 
+Scores = Mapping[str, Mapping[Part, Score]]
+"""By client and part."""
 
-def pooled(mail: Mail, w: Tensor, buffers: Tensor, round: int) -> dict[str, Any]:
-    """Accuracy and loss over the test samples of all clients together, and who they are."""
-    here = mail.here()
-    letter = Letter("evaluate", mail.register.run, round, {}, {"model": w, "buffers": buffers}).written()
-    letters = {name: letter for name, tests in mail.tests.items() if tests and name in here}
-    scores, refused = mail.ask(letters, round, {}, _score)
-    for name, (tests, _, _) in list(scores.items()):
-        if tests != mail.tests[name]:
-            refused[name] = f"it tested on {tests:,} samples, and has {mail.tests[name]:,}"
+
+def told_by_clients(mail: Mail, w: Tensor, buffers: Tensor, round: int, parts: Sequence[Part]) -> Scores:
+    """What the clients that are there say of the model on these parts of their samples, where they have any."""
+    here, model = mail.here(), {"model": w, "buffers": buffers}
+    due = {name: [part for part in parts if has[part]] for name, has in mail.greeted.items() if name in here}
+    written = {
+        tuple(own): Letter("evaluate", mail.register.run, round, asking(own), model).written()
+        for own in due.values()
+        if own
+    }
+    letters = {name: written[tuple(own)] for name, own in due.items() if own}
+    scores, refused = mail.ask(letters, round, {}, _told)
+    for name, told in list(scores.items()):
+        if reason := _mismatch(told, {part: mail.greeted[name][part] for part in due[name]}):
+            refused[name] = reason
             del scores[name]
     for name, reason in refused.items():
         log.warning("round %d is tested without %s: %s", round, name, reason)
-    samples = sum(tests for tests, _, _ in scores.values())
-    hits = [hits for _, _, hits in scores.values() if hits is not None]
+    return scores
+
+
+def _told(answer: Letter) -> dict[Part, Score]:
+    return {part: Score.read(answer, part) for part in PARTS if COUNTED[part] in answer.told}
+
+
+def _mismatch(told: Mapping[Part, Score], has: Mapping[Part, int]) -> str:
+    """Why scores are not those that were asked for, or nothing."""
+    if told.keys() != has.keys():
+        return f"it tells of {' and '.join(told) or 'no'} samples, and was asked for {' and '.join(has)} samples"
+    for part, score in told.items():
+        if score.samples != has[part]:
+            return f"it tested on {score.samples:,} samples, and has {has[part]:,}"
+    return ""
+
+
+def on_tests(scores: Scores) -> dict[str, Any]:
+    """Accuracy and loss over the test samples of all clients together, and who they are."""
+    told = of_part(scores, "test")
     return {
-        "accuracy": sum(hits) / samples if hits else None,
-        "loss": sum(loss for _, loss, _ in scores.values()) / samples if samples else None,
+        "accuracy": accuracy([*told.values()]),
+        "loss": loss([*told.values()]),
         "per_class": None,
-        "tested_by": list(scores),
-        "tests": samples,
+        "tested_by": list(told),
+        "tests": sum(score.samples for score in told.values()),
     }
 
 
-def _score(answer: Letter) -> tuple[int, float, int | None]:
-    """How many test samples a client has, the sum of their losses, and how many were right (None in a regression)."""
-    tests, loss = answer.count("tests", 1), answer.number("loss")
-    hits = answer.count("hits") if "hits" in answer.told else None
-    if hits is not None and hits > tests:
-        raise Refused(f"it says that {hits:,} of its {tests:,} test samples were right")
-    return tests, loss, hits
+def on_validation(scores: Scores) -> dict[str, Any]:
+    """The same over the samples that clients hold out."""
+    told = of_part(scores, "validation")
+    return validation(accuracy([*told.values()]), loss([*told.values()])) | {"validated_by": list(told)}
+
+
+def by_client(scores: Scores, roster: Sequence[str], task: Task) -> dict[str, Any]:
+    """The accuracy of each client on its own test samples, in the order of the roster; of a regression the loss."""
+    told = of_part(scores, "test")
+    of, key = (accuracy, "client_accuracy") if task == "classification" else (loss, "client_loss")
+    each = np.array([of([told[name]]) if name in told else np.nan for name in roster], dtype=np.float64)
+    tests = [told[name].samples if name in told else 0 for name in roster]
+    spread = over_clients(each, higher_is_better=task == "classification")
+    return {key: spread | {"tests": tests, "names": list(roster)}}

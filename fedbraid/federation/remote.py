@@ -95,7 +95,7 @@ class Remote(Federation):
             present = set(mail.transport.present())
             if mail.unheard(present):  # who came meanwhile is greeted before anybody is told who is missing
                 continue
-            missing = [name for name in roster if name not in mail.tests.keys() & present]
+            missing = [name for name in roster if name not in mail.greeted.keys() & present]
             if len(roster) - len(missing) >= needed:
                 break
             others = sorted(name for name in mail.transport.present() if name not in roster)
@@ -107,6 +107,12 @@ class Remote(Federation):
                     f" ({_few(others)}: not on the roster)" if others else "",
                 )
             time.sleep(min(1.0, self.patience.pause))
+        share = self.config.evaluate.validation
+        if share and not any(has["validation"] for has in mail.greeted.values()):
+            raise UserError(
+                f"evaluate.validation={share:g} holds out none of the samples of the clients that are here; "
+                "set a larger share"
+            )
         self.register.begin(self.config.local.batch)
 
     def launch(self) -> Line:

@@ -55,6 +55,11 @@ def check_secrecy(config: Config, chain: Chain, due: Mapping[str, Tree], populat
     for watch in watches(config.analyses):
         if watch.trained and "model" in keys:
             raise UserError(f"the analysis {watch.name} looks at single models, which secure sums hide; leave one out")
+    if config.evaluate.validation:
+        raise UserError(
+            "evaluate.validation has each client tell its own score on samples that it holds out, which secure sums do "
+            "not hide; leave one out"
+        )
     if config.sampling.scheme != "fixed":
         raise UserError("secure sums need enough clients in every round; set sampling.scheme=fixed")
     clients = config.sampling.clients or population

@@ -44,6 +44,7 @@ def caveats(records: Sequence[RunRecord]) -> list[str]:
     """One sentence for each reason not to take the headline at its word."""
     methods = by_method(records)
     return [
+        *_about_validation(methods, common_metric(records)),
         *_about_seeds(methods),
         *_about_unlike_seeds(records),
         *_about_close_calls(methods, common_metric(records)),
@@ -51,6 +52,20 @@ def caveats(records: Sequence[RunRecord]) -> list[str]:
         *_about_rounds(records),
         *_about_the_task(records),
         *_about_averaging(records),
+    ]
+
+
+def _about_validation(methods: Methods, metric: str) -> list[str]:
+    """The headline is read from test data; who is best there is not what somebody without them could have known."""
+    if len(methods) < 2 or not all("chosen" in method for method in methods.values()):
+        return []
+    ranked = _ranked(methods, metric, "chosen_validation")
+    if not ranked:
+        return []
+    validation, test = (methods[ranked[0]][key] for key in ("chosen_validation", "chosen"))
+    return [
+        f"Chosen on validation samples: {printable(ranked[0])}, with {_worded(validation, metric)} there and "
+        f"{_worded(test, metric)} on the test set in the same rounds."
     ]
 
 
@@ -108,11 +123,11 @@ def _about_averaging(records: Sequence[RunRecord]) -> list[str]:
     return [f"Not like for like: clients are averaged {told}; +sizes or +uniform in a method changes that."]
 
 
-def _ranked(methods: Methods, metric: str) -> list[str]:
-    """Methods with a finite last score, best first; equals stay as listed."""
-    known = [label for label, method in methods.items() if method["last"]["n"] and isfinite(method["last"]["mean"])]
+def _ranked(methods: Methods, metric: str, by: str = "last") -> list[str]:
+    """Methods with a finite score, best first; equals stay as listed."""
+    known = [label for label, method in methods.items() if method[by]["n"] and isfinite(method[by]["mean"])]
     sign = -1 if higher_is_better(metric) else 1
-    return sorted(known, key=lambda label: sign * methods[label]["last"]["mean"])
+    return sorted(known, key=lambda label: sign * methods[label][by]["mean"])
 
 
 def _gap(methods: Methods, one: str, other: str) -> float:
@@ -126,7 +141,11 @@ def _widest(methods: Methods, one: str, other: str) -> float:
 
 
 def _with_unit(method: Mapping[str, Any], metric: str) -> str:
-    text = score(method["last"]["mean"], metric, method["last"]["std"])
+    return _worded(method["last"], metric)
+
+
+def _worded(spread: Mapping[str, Any], metric: str) -> str:
+    text = score(spread["mean"], metric, spread["std"])
     return f"{text} % accuracy" if metric == "accuracy" else f"a loss of {text}"
 
 

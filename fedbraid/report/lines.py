@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METRICS = {"accuracy": "test accuracy (%)", "loss": "test loss", "train_loss": "training loss"} | {
-    name: f"test {metric.title_with_unit}" for name, metric in FURTHER.items()
+METRICS = {
+    "accuracy": "test accuracy (%)",
+    "loss": "test loss",
+    "train_loss": "training loss",
+    "validation_accuracy": "validation accuracy (%)",
+    "validation_loss": "validation loss",
+    **{name: f"test {metric.title_with_unit}" for name, metric in FURTHER.items()},
 }
 
 

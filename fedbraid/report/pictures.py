@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedbraid.metrics import METRICS
 from fedbraid.report import plots
-from fedbraid.report.records import RunRecord, by_label, common_metric, further_metrics
+from fedbraid.report.records import RunRecord, by_label, common_metric, further_metrics, validated
 from fedbraid.report.style import DARK, LIGHT
 from fedbraid.report.sweeps import sweep, sweeps
 
@@ -33,20 +33,31 @@ def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[
     seeds = max(len(runs) for runs in by_label(records).values())
     band = " The band reaches from the lowest to the highest seed." if seeds > 1 else ""
     word = "Accuracy" if metric == "accuracy" else "Loss"
+    held_out = validated((entry for record in records for entry in record.rounds), metric)
+    tested = None if held_out else target  # of validation samples, where there are any
     found = [
         picture(
             "curves",
             f"{word} over rounds",
             f"A {better} line is better; a line that gets there further left needs fewer rounds.{band}",
-            partial(plots.curves, records, metric, target=target),
+            partial(plots.curves, records, metric, target=tested),
         ),
         picture(
             "cost",
             f"{word} against traffic",
             f"At the same height, the line further left moved less data; {better} at the same place is better.",
-            partial(plots.cost, records, metric, target=target),
+            partial(plots.cost, records, metric, target=tested),
         ),
     ]
+    if held_out:
+        found.append(
+            picture(
+                "curves-validation",
+                f"{word} on validation samples over rounds",
+                f"A {better} line is better. What is chosen here was not chosen on test data.{band}",
+                partial(plots.curves, records, held_out, target=target),
+            )
+        )
     found += [
         picture(
             f"curves-{name}",

@@ -46,6 +46,19 @@ def metric_of(rounds: Sequence[Round]) -> str | None:
     return None
 
 
+def validated(rounds: Iterable[Round], metric: str | None) -> str | None:
+    """The key of the same score on validation samples, where the log has it."""
+    key = f"validation_{metric}"
+    return key if any(entry.get(key) is not None for entry in rounds) else None
+
+
+def client_scores(rounds: Sequence[Round]) -> dict[str | int, float | None]:
+    """Each client's score in the last round that has any: by its name where clients have names, else by its number."""
+    tables = (entry[key] for entry in reversed(rounds) for key in ("client_accuracy", "client_loss") if key in entry)
+    table = next(tables, None)
+    return dict(zip(table.get("names", range(len(table["each"]))), table["each"], strict=True)) if table else {}
+
+
 def further_metrics(rounds: Iterable[Round]) -> list[str]:
     """Those of `evaluate.metrics` that the log has, in its order."""
     return list(dict.fromkeys(key for entry in rounds for key in entry if key in METRICS))

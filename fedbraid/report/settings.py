@@ -11,6 +11,7 @@ from fedbraid.report.words import NOTHING
 
 # Methods that differ in one of these solved different tasks.
 TASK = ("data", "partition", "model", "rounds")
+HELD_OUT = "evaluate.validation"  # which is not trained on
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -40,7 +41,7 @@ def unshared_task(records: Sequence[RunRecord]) -> list[str]:
 
 def _belongs_to_task(key: str) -> bool:
     parts = key.split(".")
-    return parts[0] in TASK and parts[-1] != "seed"
+    return key == HELD_OUT or (parts[0] in TASK and parts[-1] != "seed")
 
 
 def _values_by_method(records: Sequence[RunRecord]) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -9,19 +9,31 @@ from typing import Any
 
 from fedbraid.errors import UserError
 from fedbraid.metrics import METRICS
-from fedbraid.report.records import Round, RunRecord, by_label, common_metric, further_metrics, metric_of
+from fedbraid.report.records import (
+    Round,
+    RunRecord,
+    by_label,
+    client_scores,
+    common_metric,
+    further_metrics,
+    metric_of,
+    validated,
+)
 
 SCORES = ("best", "last", "mean_last5", "mean_last10")
+CHOSEN = ("chosen", "chosen_validation", "last_validation")
 COSTS = ("bytes_down", "bytes_up", "forward_samples", "backward_samples", "seconds")
 
 
 def summarise(rounds: Sequence[Round], target: float | None = None) -> dict[str, Any]:
     """One run in numbers. Accuracies are fractions; what a model that is not finite scores is NaN.
 
-    Of further metrics there is the last value, by name.
+    Of further metrics there is the last value, by name. Where training samples were held out to validate on, the target
+    is one for them, and `chosen` is the test score of the round that is best on them.
     """
     metric = metric_of(rounds)
-    scored = [(int(entry["round"]), _score(entry, metric)) for entry in rounds if metric and entry[metric] is not None]
+    scored = _scored(rounds, metric)
+    held_out = _scored(rounds, validated(rounds, metric))
     latest = next((entry for entry in reversed(rounds) if metric and entry[metric] is not None), None)
     scores = [score for _, score in scored]
     best_round, best = _best(scored, metric)
@@ -36,10 +48,12 @@ def summarise(rounds: Sequence[Round], target: float | None = None) -> dict[str,
         "mean_last5": mean(scores[-5:]),
         "mean_last10": mean(scores[-10:]),
         "target": target,
-        "rounds_to_target": _rounds_to(target, scored, metric),
+        "rounds_to_target": _rounds_to(target, held_out or scored, metric),
         "diverged": next((int(entry["round"]) for entry in rounds if not _is_finite(entry)), None),
         **{cost: sum(entry[cost] for entry in rounds) for cost in COSTS},
         **{name: _score(latest, name) if latest else None for name in further_metrics(rounds)},
+        **(_chosen(scored, held_out, metric) if held_out else {}),
+        **_named_clients(rounds),
     }
 
 
@@ -49,11 +63,12 @@ def across(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         raise UserError("there is no summary to average; give at least one")
     reached = spread([summary["rounds_to_target"] for summary in summaries])
     further = further_metrics(summaries)
+    chosen = [key for key in CHOSEN if any(key in summary for summary in summaries)]
     return {
         "metric": next((summary["metric"] for summary in summaries if summary["metric"]), None),
         "seeds": len(summaries),
         "target": summaries[0]["target"],
-        **{key: spread([summary.get(key) for summary in summaries]) for key in (*SCORES, *COSTS, *further)},
+        **{key: spread([summary.get(key) for summary in summaries]) for key in (*SCORES, *chosen, *COSTS, *further)},
         "rounds_to_target": {**reached, "reached": reached["n"], "of": len(summaries)},
     }
 
@@ -87,6 +102,31 @@ def _deviation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     return stdev(values) if all(map(isfinite, values)) else nan
+
+
+def _scored(rounds: Sequence[Round], key: str | None) -> list[tuple[int, float]]:
+    """The rounds that have this score, and the score."""
+    return [(int(entry["round"]), _score(entry, key)) for entry in rounds if key and entry.get(key) is not None]
+
+
+def _chosen(
+    scored: Sequence[tuple[int, float]], held_out: Sequence[tuple[int, float]], metric: str | None
+) -> dict[str, Any]:
+    """The round that is best on validation samples, of those that were tested too, and its score on the test set."""
+    tested = dict(scored)
+    number, best = _best([(number, score) for number, score in held_out if number in tested], metric)
+    return {
+        "chosen": best if number is None else tested[number],
+        "chosen_round": number,
+        "chosen_validation": best,
+        "last_validation": held_out[-1][1],
+    }
+
+
+def _named_clients(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Clients' last scores where they have names, as in a federation. Of numbered ones the log is enough."""
+    scores = {name: score for name, score in client_scores(rounds).items() if isinstance(name, str)}
+    return {"clients": scores} if scores else {}
 
 
 def _is_finite(entry: Round) -> bool:

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from fedbraid.metrics import METRICS
-from fedbraid.report.records import RunRecord, common_metric, further_metrics
+from fedbraid.report.records import RunRecord, common_metric, further_metrics, validated
 from fedbraid.report.summarise import by_method, higher_is_better, spread
 from fedbraid.report.words import NOTHING, amount, listed, percent, printable, score
 
@@ -50,9 +50,12 @@ def comparison(records: Sequence[RunRecord], target: float | None = None, remark
     metric = common_metric(records)
     unit = " (%)" if metric == "accuracy" else " loss"
     scores = {"last": "last", "best": "best", "mean_last5": "last 5"}
+    held_out = validated((entry for record in records for entry in record.rounds), metric) is not None
+    if held_out:
+        scores |= {"chosen": "chosen", "chosen_validation": "validation"}
     columns = [Column("method", "method")] + [Column(key, title + unit) for key, title in scores.items()]
     cells = [[Cell(label) for label in methods]]
-    cells += [_score_cells([method[key] for method in methods.values()], metric) for key in scores]
+    cells += [_score_cells([method.get(key, spread(())) for method in methods.values()], metric) for key in scores]
     further = further_metrics(entry for record in records for entry in record.rounds)
     columns += [Column(name, METRICS[name].title_with_unit) for name in further]
     cells += [_score_cells([method.get(name, spread(())) for method in methods.values()], name) for name in further]
@@ -64,7 +67,8 @@ def comparison(records: Sequence[RunRecord], target: float | None = None, remark
     cells.append([_plain_cell(_megabytes(method)) for method in methods.values()])
     cells.append([_plain_cell(_rounded(method["seconds"]["mean"])) for method in methods.values()])
     rows = tuple(zip(*cells, strict=True))
-    return Table(tuple(columns), rows, (*remarks, *_notes(rows, list(methods.values()), target, further)))
+    notes = _notes(rows, list(methods.values()), target, further, _about_validation(target) if held_out else ())
+    return Table(tuple(columns), rows, (*remarks, *notes))
 
 
 def to_rich(table: Table) -> RichTable:
@@ -148,8 +152,17 @@ def _plain_cell(value: float) -> Cell:
     return Cell(amount(value), value)
 
 
+def _about_validation(target: float | None) -> list[str]:
+    notes = ["chosen: on the test set, in the round that is best on validation samples; validation: on those, there"]
+    return [*notes, "rounds to the target: on validation samples"] if target is not None else notes
+
+
 def _notes(
-    rows: Sequence[Sequence[Cell]], methods: Sequence[Mapping[str, Any]], target: float | None, further: Sequence[str]
+    rows: Sequence[Sequence[Cell]],
+    methods: Sequence[Mapping[str, Any]],
+    target: float | None,
+    further: Sequence[str],
+    about_validation: Sequence[str],
 ) -> list[str]:
     fewest, most = (pick(method["seeds"] for method in methods) for pick in (min, max))
     notes = []
@@ -160,6 +173,7 @@ def _notes(
     else:
         notes.append(f"mean ± standard deviation over {most if fewest == most else f'{fewest} to {most}'} seeds")
     notes.append("last: the last evaluated round; last 5: mean of the last five evaluated rounds")
+    notes += about_validation
     if further:
         notes.append(f"{listed([METRICS[name].title for name in further])}: in the last evaluated round")
     if target is not None:

@@ -23,9 +23,10 @@ from fedbraid.terms import terms
 
 A_METRIC = "a metric; write one such as best or rounds_to(target=0.55)"
 ACCURACY = "accuracy"
-SHARES = ACCURACY, "client_accuracy", "group_accuracy"
+SHARES = ACCURACY, "client_accuracy", "group_accuracy", "validation_accuracy"
 """Keys of the log, or tables in it, whose numbers are shares."""
 PER_CLIENT, GROUPS = "evaluate.per_client = true", "evaluate.groups = true"
+VALIDATION = "evaluate.validation = 0.1"
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def course(record: Record, of: str) -> Course:
 
 def _is_score(of: str) -> bool:
     """Whether it is of the model, and not of what was spent or seen on the way."""
-    return is_share(of) or of == "loss" or of in FURTHER
+    return is_share(of) or of in ("loss", "validation_loss") or of in FURTHER
 
 
 def _diverged(record: Record, of: str, by: int = 0) -> bool:
@@ -143,13 +144,15 @@ def _metric(words: str, of: str, better: str, read: Callable[[Record], float | N
 def _needs(of: str) -> str:
     """The setting without which the log does not have it, as a recipe writes it."""
     tables = {"client_accuracy": PER_CLIENT, "group_accuracy": GROUPS}
+    tables |= dict.fromkeys(("validation_accuracy", "validation_loss"), VALIDATION)
     return f"evaluate.metrics = {[of]}" if of in FURTHER else tables.get(of.split(".")[0], "")
 
 
 def met(needs: str, evaluate: Evaluation) -> bool:
     """Whether an evaluation is asked for what a metric needs."""
     asked = [_needs(name) for name in evaluate.metrics]
-    return needs in (*asked, evaluate.per_client and PER_CLIENT, evaluate.groups and GROUPS, "")
+    more = evaluate.per_client and PER_CLIENT, evaluate.groups and GROUPS, evaluate.validation and VALIDATION
+    return needs in (*asked, *more, "")
 
 
 def _end(record: Record, of: str, n: int) -> list[float]:
@@ -176,6 +179,22 @@ def best(of: str = ACCURACY, better: str = "") -> Metric:
         return math.nan if found is None and _diverged(r, of) else found
 
     return replace(made, read=read)
+
+
+def chosen(of: str = ACCURACY, better: str = "") -> Metric:
+    """What somebody without test data would have chosen, and what it is worth on them."""
+    on = "validation_loss" if of == "loss" else "validation_accuracy"
+    made = _metric(f"test {of} of the round with the best {on.replace('_', ' ')}", of, better, _none)
+    pick = max if more_is_better(on) else min
+
+    def read(r: Record) -> float | None:
+        tested = dict(course(r, of))
+        rounds = [(number, score) for number, score in course(r, on) if number in tested]
+        if not rounds:
+            return math.nan if _diverged(r, of) else None
+        return tested[pick(rounds, key=lambda pair: pair[1])[0]]
+
+    return replace(made, read=read, needs=VALIDATION)
 
 
 def _none(record: Record) -> None:
@@ -402,6 +421,7 @@ def calculated(better: str = "lower") -> Metric:
 
 METRICS: dict[str, Callable[..., Metric]] = {
     "best": best,
+    "chosen": chosen,
     "last": last,
     "mean_last": mean_last,
     "std_last": std_last,

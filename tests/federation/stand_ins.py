@@ -42,6 +42,7 @@ class Done(SimpleNamespace):
 
     config = SimpleNamespace(method="fedavg")
     rounds: tuple[dict, ...] = ()
+    client_scores: dict = {}
     summary = dict.fromkeys(["last", "best", "best_round", "mean_last5", "mean_last10", "seconds"], 0.5) | {
         "metric": "accuracy",
         "diverged": None,

@@ -107,3 +107,43 @@ def test_what_a_model_that_is_not_finite_hits_is_no_score() -> None:
     assert math.isnan(summary["last"]) and math.isnan(summary["mean_last5"])
     assert summary["rounds_to_target"] is None
     assert summarise(begun)["diverged"] is None
+
+
+def held_out(tests: list[float | None], validation: list[float | None], **changes: object) -> list[dict[str, object]]:
+    pairs = enumerate(zip(tests, validation, strict=True), start=1)
+    return [entry(n, test, validation_accuracy=held, validation_loss=None, **changes) for n, (test, held) in pairs]
+
+
+def test_validation_chooses_the_round_and_the_test_set_says_its_worth() -> None:
+    summary = summarise(held_out([0.9, 0.5, None, 0.6, 0.7], [0.2, 0.8, None, 0.8, 0.4]), target=0.7)
+    assert (summary["best"], summary["best_round"]) == (0.9, 1)
+    assert (summary["chosen"], summary["chosen_round"], summary["chosen_validation"]) == (0.5, 2, 0.8)
+    assert summary["last_validation"] == 0.4 and summary["rounds_to_target"] == 2
+
+
+def test_of_a_loss_validation_chooses_the_lowest() -> None:
+    lines = [
+        entry(n, loss=loss, validation_loss=held) for n, loss, held in [(1, 3.0, 9.0), (2, 2.0, 1.0), (3, 1.0, 2.0)]
+    ]
+    summary = summarise(lines)
+    assert (summary["best_round"], summary["chosen_round"], summary["chosen"]) == (3, 2, 2.0)
+
+
+def test_only_a_round_that_was_tested_is_chosen() -> None:
+    summary = summarise(held_out([None, 0.5], [0.9, 0.4]))
+    assert (summary["chosen_round"], summary["chosen"]) == (2, 0.5)
+
+
+def test_a_model_that_is_not_finite_is_not_chosen() -> None:
+    lines = held_out([0.3, 0.9], [0.3, 0.9])
+    lines[1]["finite"] = False
+    assert summarise(lines)["chosen_round"] == 1
+    lines[0]["finite"] = False
+    told = summarise(lines)
+    assert told["chosen_round"] is None and math.isnan(told["chosen"])
+
+
+def test_over_seeds_what_was_chosen_has_a_spread() -> None:
+    told = across([summarise(held_out([test], [0.5])) for test in (0.2, 0.4)])
+    assert told["chosen"]["mean"] == pytest.approx(0.3) and told["chosen"]["n"] == 2
+    assert "chosen" not in across([summarise(run("fedavg", [0.5]).rounds)])

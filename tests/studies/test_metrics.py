@@ -13,9 +13,15 @@ RECORD = made_up_record(
     [0.2, 0.6, None, 0.5],
     client_accuracy=[*CLIENTS[:2], None, {**CLIENTS[0], "mean": 0.7, "std": 0.1, "each": [0.9, None, 0.3, 0.6]}],
     group_accuracy=[{"head": 0.8, "tail": 0.1}, {"head": 0.9, "tail": 0.2}, None, {"head": 0.7, "tail": 0.3}],
+    validation_accuracy=[0.1, 0.3, None, 0.4],
+    validation_loss=[0.9, 0.2, None, 0.5],
     **{"drift.variance": [4.0, None, 2.0, 3.0]},
 )
 READ = {
+    "chosen": 0.5,
+    "chosen(of='loss')": 0.4,
+    "best(of='validation_accuracy')": 0.4,
+    "best(of='validation_loss')": 0.2,
     "best": 0.6,
     "last": 0.5,
     "last(of='loss')": 0.5,

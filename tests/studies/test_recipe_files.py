@@ -148,6 +148,10 @@ MISTAKES = {
         [('metric = "last"', 'metric = "client_std"')],
         "row 'FedAvg', column 'skewed': metric 'client_std' needs evaluate.per_client = true",
     ),
+    "metric that needs held-out samples": (
+        [('metric = "last"', 'metric = "chosen"')],
+        "metric 'chosen' needs evaluate.validation = 0.1",
+    ),
     "metric of the log that is not asked for": (
         [('metric = "last"', "metric = \"last(of='auroc')\"")],
         "needs evaluate.metrics = ['auroc']",

@@ -155,6 +155,7 @@ def test_the_same_run_has_the_same_digest_however_it_is_written():
         {"schedule": {"warmup": 3}},
         {"evaluate": {"per_client": True}},
         {"evaluate": {"metrics": ["auroc"]}},
+        {"evaluate": {"validation": 0.1}},
     ],
     ids=str,
 )
