@@ -187,3 +187,5 @@ def test_what_is_calculated_is_given_neither_rounds_nor_a_device(tmp_path, monke
     made = table(recipes.load(written(tmp_path, text)), changes)
     assert made.cells["sum", "b = 1"].settings == {"a": 2, "b": 1}
     assert as_recorded(made, tmp_path).seeds == made.seeds == (0, 1, 2)
+    small = table(recipes.load(written(tmp_path, text)), Changes(small=True))
+    assert str(small.changes) == "", "what has no small part is the same at every scale"

@@ -20,7 +20,7 @@ from PIL import Image
 from fedbraid.config import flat, to_dict
 from fedbraid.studies import records
 from fedbraid.studies.plan import Changes, table
-from fedbraid.studies.recipe import Claim, Override, Recipe
+from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
 from fedbraid.studies.report import write_report
 from fedbraid.studies.reporting.account import account
 from fedbraid.studies.reporting.asked import asked
@@ -31,7 +31,7 @@ from fedbraid.studies.reporting.machines import duration, origins
 from fedbraid.studies.reporting.markdown import to_markdown
 from fedbraid.studies.reporting.notes import told_of
 from fedbraid.studies.reporting.page import page
-from fedbraid.studies.reporting.pictures import reading
+from fedbraid.studies.reporting.pictures import pictures, reading
 from fedbraid.studies.reporting.shared import NOT_TOLD, nested, sharing, to_toml
 from fedbraid.studies.reporting.tidy import to_json
 from fedbraid.studies.reporting.words import signed, spread
@@ -393,6 +393,60 @@ def test_a_figure_has_our_numbers_alone() -> None:
     assert "paper" not in to_latex(told)[to_latex(told).index(r"\toprule") :]
 
 
+def test_numbers_of_other_settings_are_shown_and_not_held_against_ours() -> None:
+    made = recipe(compare=False)
+    told = account(made, results(made))
+    markdown = to_markdown(told)
+    assert "| paper | 60.00 ± 0.50 | 70.00 |" in markdown
+    assert "| difference | – | – |" in markdown
+    assert "†" not in markdown
+    assert "no difference: the paper's numbers are of other settings than ours" in told.notes
+    assert "further from the paper's" not in told.headline
+
+
+def test_a_claim_that_holds_on_average_names_the_pair_that_speaks_against_it() -> None:
+    """Disco gains 30 points in one column and loses 1 in the other, on every seed."""
+    courses = {
+        AVG_1: {0: (0.5,), 1: (0.51,), 2: (0.49,)},
+        DISCO_1: {0: (0.8,), 1: (0.811,), 2: (0.79,)},
+        AVG_5: {0: (0.7,), 1: (0.71,), 2: (0.69,)},
+        DISCO_5: {0: (0.69,), 1: (0.7,), 2: (0.6801,)},
+    }
+    made = recipe()
+    (far,) = account(made, results(made, courses)).findings
+    assert far.verdict == "does not hold"
+    assert "beyond chance on the other: FedAvg+Disco @ β = 0.5 behind FedAvg @ β = 0.5" in told_of(far, 2)
+    (near,) = account(made, results(made, courses | {DISCO_5: {0: (0.69,), 1: (0.72,), 2: (0.67,)}})).findings
+    assert near.verdict == "undecided"
+    assert told_of(near, 2).endswith("1 of 2 pairs on the claimed side; so it holds on average, not for every pair")
+
+
+def test_a_split_is_neither_good_nor_bad() -> None:
+    """What clients hold is described: in numbers of which none is better, and drawn for every column."""
+    made = recipe(metric="skew(name=classes)", unit="", numbers={}, claims=(), pictures=(Picture("split"),))
+    counts = {"β = 0.1": ((9, 0), (1, 6)), "β = 0.5": ((5, 5), (3, 3))}
+    known = results(made)
+    cells = {
+        (row, column): replace(
+            cell,
+            values=dict.fromkeys(cell.records, 1.5),
+            without=(),
+            records={seed: replace(one, label_counts=counts[column]) for seed, one in cell.records.items()},
+        )
+        for (row, column), cell in known.cells.items()
+    }
+    found = replace(known, cells=cells)
+    told = account(made, found)
+    assert "numbers: size of the largest class over that of the smallest" in told.notes
+    drawn = pictures(made, found, entries(made, found))
+    assert [(one.name, one.title) for one in drawn] == [
+        ("split", "Who holds what, β = 0.1"),
+        ("split-2", "Who holds what, β = 0.5"),
+    ]
+    assert all(one.reading.endswith("The split is that of seed 0.") for one in drawn)
+    assert drawn[0].light != drawn[1].light
+
+
 def test_each_metric_is_named_where_it_is_used() -> None:
     columns = (replace(recipe().columns[0], metric="last"), recipe().columns[1])
     made = recipe(columns=columns)
@@ -501,6 +555,9 @@ def test_numbers_in_words(mean: float, std: float | None, digits: int, share: bo
 def test_signs() -> None:
     assert [signed(value, ".2f") for value in (1.5, -1.5, 0.001, -0.001)] == ["+1.50", "−1.50", "0.00", "0.00"]
     assert signed(-1234.5, ",.0f") == "−1,234"
+    assert spread(Number(-0.193, 0.02), 3, share=False) == "−0.193 ± 0.020"
+    assert spread(Number(7.655e-4, 2e-5), 3, share=False) == "0.0007655 ± 0.0000200"
+    assert spread(Number(1.5e-9), 2, share=False) == "1.5e-09"
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def told_of(finding: Finding, digits: int) -> str:
         parts[0] += f", against a margin of {finding.claim.margin:g}"
     parts.append(f"{finding.agreeing} of {_count(len(finding.pairs), 'pair')} on the claimed side")
     if finding.against:
-        names = listed([f"{AT.join(pair.better)} and {AT.join(pair.than)}" for pair in finding.against])
+        names = listed([f"{AT.join(pair.better)} behind {AT.join(pair.than)}" for pair in finding.against])
         parts.append(f"beyond chance on the other: {names}")
     elif finding.on_average == "holds" and finding.so_far != "holds" and not finding.lost:
         parts.append("so it holds on average, not for every pair")
