@@ -41,6 +41,11 @@ def bernoulli(population: int, rate: float, *, seed: int, round: int) -> Ints:
     return np.flatnonzero(comes)
 
 
+def coming(population: int, rate: float) -> float:
+    """How many of `bernoulli` come on average."""
+    return population * rate / -float(np.expm1(population * np.log1p(-rate))) if rate < 1 else float(population)
+
+
 def arrivals(population: int, late: float, first: int, last: int, *, seed: int) -> Ints:
     """[population] the round from which each client is there. A share `late` of them comes in rounds first..last.
 
