@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +17,7 @@ from scipy.integrate import simpson
 from scipy.optimize import brentq
 from scipy.special import erfcx, gammaln, logsumexp
 
+from fedbraid.core.sampling import Drawn
 from fedbraid.errors import UserError
 
 Floats = NDArray[np.float64]
@@ -29,34 +28,9 @@ WHOLE = np.array([*range(2, 64), *range(64, 128, 8), *range(128, 513, 64)], dtyp
 """Orders at which prices of drawn cohorts are computed; log E_α is convex in α: lines between them lie above it."""
 PARTS = 1.0, 0.7, 0.5, 0.3, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-9
 """Of 1 − β: for each s the bound holds, and the best is taken at each place."""
+MOST_NOISE = 1e6
 LEAST_NOISE = 0.25
 """Below it cohorts of a fixed size are taken as if everybody were in them: ε is beyond all use."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """How a round's clients are drawn, by chances that nobody else knows."""
-
-    population: int
-    scheme: Literal["everybody", "fixed", "bernoulli"] = "everybody"
-    clients: int = 0  # fixed: so many of the population, without replacement
-    rate: float = 1.0  # bernoulli: each with this probability, given that somebody comes
-    dropout: float = 0.0  # each is lost with this probability, whatever its data
-
-    def __post_init__(self) -> None:
-        if self.population < 1 or (self.scheme == "fixed" and not 1 <= self.clients <= self.population):
-            raise UserError(f"a round has between 1 and all of the clients, not {self.clients} of {self.population}")
-        if not 0 < self.rate <= 1 or not 0 <= self.dropout < 1:
-            raise UserError("a rate lies in (0, 1], and the chance to be lost in [0, 1)")
-
-    @property
-    def without_others(self) -> float:
-        """The chance that no other client comes back: then that there is a step at all tells of the one."""
-        n, q = self.population, self.rate
-        if self.scheme == "fixed":
-            return self.dropout**self.clients
-        nobody = (1 - q) ** n
-        return ((1 - q * (1 - self.dropout)) ** (n - 1) - nobody) / (1 - nobody)
 
 
 def spent(noise: float, rounds: int, delta: float, drawn: Drawn | None = None) -> float:
@@ -78,10 +52,14 @@ def noise_for(target: float, rounds: int, delta: float, drawn: Drawn | None = No
     def over(log_noise: float) -> float:
         return spent(math.exp(log_noise), rounds, delta, drawn) - target
 
-    low, high = math.log(0.05), math.log(1e5)
-    if over(low) <= 0 or over(high) > 0:
-        raise UserError(f"epsilon {target:g} is beyond what noise between 0.05 and 100,000 gives; choose another")
-    found = math.exp(brentq(over, low, high, xtol=1e-4))
+    bounds = [math.log(1.0), math.log(2.0)]
+    while over(bounds[0]) <= 0:
+        bounds = [bounds[0] - math.log(2), bounds[0]]
+    while over(bounds[1]) > 0:
+        bounds = [bounds[1], bounds[1] + math.log(2)]
+        if bounds[1] > math.log(MOST_NOISE):
+            raise UserError(f"epsilon {target:g} is less than these orders of Rényi divergence can tell; choose more")
+    found = math.exp(brentq(over, *bounds, xtol=1e-4))
     while spent(found, rounds, delta, drawn) > target:  # on the safe side of where the two meet
         found *= 1.0001
     return found
@@ -139,7 +117,8 @@ def fixed_size(noise: float, share: float) -> Price:
 
     and E_α − 1 = α (α − 1) ∫₁^∞ t^{α−2} H_t(P ‖ Q) + t^{−α−1} H_t(Q ‖ P) dt, here over u = log τ.
     """
-    furthest = 2 * WHOLE[-1] / noise**2 + 80 / noise - min(0.0, math.log(share))
+    most = WHOLE[-1] / noise**2 + 40 / noise  # log t: forty deviations beyond what the largest order looks at
+    furthest = np.logaddexp(0.0, most + math.log(-math.expm1(-most)) - math.log(share))
     u = np.linspace(0, furthest, 2 * math.ceil(32 * furthest * noise) + 1)
     log_t = np.logaddexp(_log(1 - share), math.log(share) + u)
     log_beta = np.minimum(log_t - u, 0.0)

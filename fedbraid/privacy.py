@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedbraid import accounting
-from fedbraid.accounting import Drawn
 from fedbraid.config import Sampling
 from fedbraid.core.chain import Chain
+from fedbraid.core.sampling import Drawn
 from fedbraid.core.strand import DELTA as DELTA
 from fedbraid.core.strand import Release
 
@@ -17,6 +16,8 @@ def spent(noise: float, releases: int, delta: float = DELTA, drawn: Drawn | None
 
     Without `drawn` it holds for a client that takes part in every round.
     """
+    from fedbraid import accounting  # with SciPy, which takes its time to load
+
     return accounting.spent(noise, releases, delta, drawn)
 
 

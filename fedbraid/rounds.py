@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from fedbraid import privacy
-from fedbraid.accounting import Drawn
 from fedbraid.analyses.watch import Trained, Watch, of_trained
 from fedbraid.config import Config
 from fedbraid.core import sampling
@@ -26,6 +25,7 @@ from fedbraid.core.local import FOR_THE_LOG, Work
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.round import Job, Server, one_round
+from fedbraid.core.sampling import Drawn
 from fedbraid.core.strand import Cohort, Setup
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.engine import Engine
