@@ -76,7 +76,7 @@ def price(noise: float, drawn: Drawn | None = None) -> Floats:
     else:
         among = bernoulli(noise, drawn.rate)
     alone = drawn.without_others
-    both = np.logaddexp(np.log1p(-alone) + among(WHOLE), _log(alone) + plain(WHOLE))  # E_α is jointly convex
+    both = np.logaddexp(_log(1 - alone) + among(WHOLE), _log(alone) + plain(WHOLE))  # E_α is jointly convex
     least: Floats = np.minimum(plain(ORDERS), np.interp(ORDERS, [1, *WHOLE], [0, *both]))
     return least
 

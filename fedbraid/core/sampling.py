@@ -94,4 +94,4 @@ class Drawn:
         if self.scheme == "fixed":
             return self.dropout**self.clients
         nobody = (1 - q) ** n
-        return ((1 - q * (1 - self.dropout)) ** (n - 1) - nobody) / (1 - nobody)
+        return min(1.0, ((1 - q * (1 - self.dropout)) ** (n - 1) - nobody) / (1 - nobody))
