@@ -8,7 +8,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from fedbraid.accounting import ORDERS, WHOLE, bernoulli, epsilon, fixed_size, gaussian, noise_for, price, spent
+from fedbraid.accounting import ORDERS, SOME, bernoulli, epsilon, fixed_size, gaussian, noise_for, price, spent
 from fedbraid.core.sampling import Drawn
 from fedbraid.errors import UserError
 
@@ -48,20 +48,20 @@ def test_bernoulli_as_opacus_has_it(noise, rate):
     orders = np.array([2.0, 8.0, 64.0, 512.0])
     assert bernoulli(noise, rate)(orders) / (orders - 1) == pytest.approx(theirs, rel=1e-9)
     ours = spent(noise, 100, DELTA, Drawn(10**6, "bernoulli", rate=rate))
-    assert their_epsilon * (1 - 1e-9) <= ours <= 1.04 * their_epsilon  # between whole orders a line, which lies above
+    assert their_epsilon * (1 - 1e-9) <= ours <= 1.01 * their_epsilon  # between orders a line, which lies above
 
 
 def test_as_published():
     """Abadi et al. (2016), section 3.2: q = 0.01, σ = 4, δ = 1e-5 give ε ≈ 1.26 after 10,000 steps."""
-    prices = 10_000 * bernoulli(4.0, 0.01)(WHOLE)
-    assert min((prices - math.log(DELTA)) / (WHOLE - 1)) == pytest.approx(1.26, abs=0.005)
+    prices = 10_000 * bernoulli(4.0, 0.01)(SOME)
+    assert min((prices - math.log(DELTA)) / (SOME - 1)) == pytest.approx(1.26, abs=0.005)
     assert spent(4.0, 10_000, DELTA, Drawn(10**6, "bernoulli", rate=0.01)) < 1.26  # by a better conversion
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0, 10.0])
 def test_a_cohort_of_everybody_is_no_sample(noise):
-    assert fixed_size(noise, 1.0)(WHOLE) == pytest.approx(gaussian(noise)(WHOLE), rel=1e-7)
-    assert bernoulli(noise, 1.0)(WHOLE) == pytest.approx(gaussian(noise)(WHOLE), rel=1e-12)
+    assert fixed_size(noise, 1.0)(SOME) == pytest.approx(gaussian(noise)(SOME), rel=1e-7)
+    assert bernoulli(noise, 1.0)(SOME) == pytest.approx(gaussian(noise)(SOME), rel=1e-12)
 
 
 # --- what really comes out
@@ -159,7 +159,7 @@ def test_more_rounds_cost_more_and_more_noise_less():
 
 
 @pytest.mark.parametrize("drawn", [None, Drawn(1000, "bernoulli", rate=0.05)], ids=repr)
-@pytest.mark.parametrize("target", [0.5, 4.0, 100.0])
+@pytest.mark.parametrize("target", [0.5, 4.0, 20.0])
 def test_the_noise_that_an_epsilon_takes(target, drawn):
     noise = noise_for(target, 20, DELTA, drawn)
     assert 0.999 * target <= spent(noise, 20, DELTA, drawn) <= target

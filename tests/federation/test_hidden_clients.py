@@ -1,6 +1,7 @@
 """dp where clients are elsewhere: noise that nobody can draw again, and an account of all that was handed out."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from world import NAMES, apart, by_letter, configured, held_apart, held_here, here, nodes, samples
@@ -39,7 +40,7 @@ def test_each_round_has_its_own_noise(file, tmp_path):
     for _ in range(3):
         federation.advance()
         models.append(federation.server.w)
-    first, second, third = (b - a for a, b in zip(models, models[1:], strict=False))
+    first, second, third = (b - a for a, b in pairwise(models))
     assert (first - second).abs().max() > 1e-3 and (second - third).abs().max() > 1e-3
 
 
