@@ -71,6 +71,10 @@ class Dp(Strand):
         return torch.full_like(weights, 1 / r.setup.expected)
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
+        if r.sent is not r.w:
+            raise UserError(
+                "dp's updates are from the server's model, and another strand sends another one; leave it out"
+            )
         if not self.noise:
             return delta, r.kept
         drawn = torch.as_tensor(r.rng.normal(size=len(delta)), dtype=delta.dtype).to(delta.device)

@@ -206,6 +206,21 @@ class First(fb.Strand):
         return (1 + self.share) * delta, r.kept
 
 
+@dataclass(frozen=True)
+class Elsewhere(fb.Strand):
+    """Has clients begin beside the server's model."""
+
+    share: float = 0.1
+
+    def send(self, r):
+        return {"model": (1 + self.share) * r.w}
+
+
+def test_updates_are_from_the_servers_model():
+    with pytest.raises(fb.UserError, match="another strand sends another one"):
+        federation(fb.chain("dp", Elsewhere())).advance()
+
+
 def test_strands_of_ones_own_see_the_noisy_step_alone():
     chain = fb.chain("dp", Peeks())
     with pytest.raises(fb.UserError, match="see the noisy step and no more, but one asks for model"):
