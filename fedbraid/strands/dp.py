@@ -42,7 +42,7 @@ class Dp(Strand):
             raise UserError("dp's noise hides updates of at most its clip; give a clip above 0")
 
     def among(self, others: tuple[Strand, ...]) -> Strand:
-        for other in others:
+        for other in (o for o in others if o.name != self.name):
             wrong = [why for hook, why in BESIDE_THE_STEP.items() if overrides(other, hook)]
             if other.sum_only or {"each model", AS_TRAINED} & other.needs or "update" in other.first_in:
                 wrong = [TELLS]
