@@ -21,12 +21,18 @@ def spent(noise: float, releases: int, delta: float = DELTA, drawn: Drawn | None
     return accounting.spent(noise, releases, delta, drawn)
 
 
-def drawn(sampling: Sampling, population: int) -> Drawn | None:
-    """How a run draws its clients; None where nothing is gained by it."""
+def drawn(sampling: Sampling, population: int, chain: Chain) -> Drawn | None:
+    """How a run draws its clients; None where nothing is gained by it.
+
+    In a cohort of a fixed size another client is there where one is not. If clients keep something from round to round,
+    that other one's later updates tell of it, which the account of single rounds does not have.
+    """
     if sampling.late or sampling.scheme == "by_size":
         return None
     if sampling.scheme == "bernoulli":
         return Drawn(population, "bernoulli", rate=sampling.rate, dropout=sampling.dropout)
+    if chain.using("init_client"):
+        return None
     return Drawn(population, "fixed", clients=sampling.clients or population, dropout=sampling.dropout)
 
 

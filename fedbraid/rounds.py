@@ -137,7 +137,7 @@ class Federation(ABC):
     @property
     def drawn(self) -> Drawn | None:
         """How cohorts are drawn, where those who see the models do not know who was in them."""
-        return privacy.drawn(self.config.sampling, self.setup.population)
+        return privacy.drawn(self.config.sampling, self.setup.population, self.chain)
 
     # --- rounds
 

@@ -281,5 +281,10 @@ def test_beside_a_client_state_and_other_losses_it_is_the_same_in_a_stack_and_in
     assert not identical(stack, held(federation("moon+prox+dp+fedadam")))
 
 
-def test_all_clients_of_the_population_are_counted():
+def test_how_clients_are_drawn_is_accounted_for_where_rounds_are_alike():
+    """A client that is drawn instead of another keeps what it learned then, and its later updates tell of that."""
+    some, coins = {"clients": 2}, {"scheme": "bernoulli", "rate": 0.2}
     assert federation("dp", data=World().data).drawn == Drawn(N, "fixed", clients=N)
+    assert federation("prox+dp", data=World().data, sampling=some).drawn == Drawn(N, "fixed", clients=2)
+    assert federation("moon+dp", data=World().data, sampling=some).drawn is None
+    assert federation("moon+dp", data=World().data, sampling=coins).drawn == Drawn(N, "bernoulli", rate=0.2)
