@@ -2,8 +2,8 @@
 
 A round adds noise of `noise` times the most that one client can change a sum by. Its price at order α is log E_α, where
 E_α = E_Q[(P/Q)^α] of what comes out with a client (P) and with zero in its place (Q), the larger of both directions;
-log E_α = (α − 1) D_α. Prices of rounds add up: each holds whatever came out before, as cohorts are drawn anew and clients
-train from what came out. Whoever sees the outcome of all of them learns no more than ε, but for a chance of δ.
+log E_α = (α − 1) D_α. Prices of rounds add up: each holds whatever came out before, as cohorts are drawn anew and
+clients train from what came out. Whoever sees the outcome of all learns no more than ε, but for a chance of δ.
 """
 
 from __future__ import annotations
