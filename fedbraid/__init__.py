@@ -5,7 +5,7 @@ from fedbraid.check import check_strand
 from fedbraid.config import Config
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
-from fedbraid.core.strand import Client, Cohort, Round, Setup, Strand
+from fedbraid.core.strand import Client, Cohort, Release, Round, Setup, Strand
 from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
@@ -30,6 +30,7 @@ __all__ = [
     "Partition",
     "PerClient",
     "Predictions",
+    "Release",
     "Round",
     "Run",
     "Setup",

@@ -15,6 +15,7 @@ from fedbraid.cli_analyze import analyze
 from fedbraid.cli_data import data_app
 from fedbraid.cli_federation import join, keys, serve
 from fedbraid.cli_predict import predict
+from fedbraid.cli_privacy import privacy
 from fedbraid.cli_shared import (
     ConfigOption,
     DataDir,
@@ -47,6 +48,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(study_app, name="study")
 app.command()(predict)
 app.command()(analyze)
+app.command()(privacy)
 for command in (keys, serve, join):
     app.command()(command)
 

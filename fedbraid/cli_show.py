@@ -177,8 +177,8 @@ def summary(console: Console, run: Run, where: Path) -> None:
     table.add_row("moved", f"{in_bytes(s['bytes_down'] + s['bytes_up'])} in {s['rounds']} rounds")
     table.add_row("time", f"{s['seconds']:.1f} s")
     for strand, p in s.get("privacy", {}).items():
-        epsilon = "not computed" if p["epsilon"] is None else f"{p['epsilon']:.2f}"
-        table.add_row(f"privacy of {strand}", f"epsilon {epsilon} at delta {p['delta']:g} ({p['releases']} releases)")
+        told = f"epsilon {p['epsilon']:.2f} at delta {p['delta']:g} ({p['releases']} releases)"
+        table.add_row(f"privacy by {strand}", f"of a {p['of']}: {told}")
     console.print(table)
     if s["diverged"]:
         console.print(

@@ -412,7 +412,7 @@ class Recording(Generic[Some]):
 
     def summary(self) -> dict[str, Any]:
         summary = summarise(self.rounds, self.config.evaluate.target or None)
-        return summary | privacy.report(self.experiment.chain, self.experiment.server.round)
+        return summary | privacy.report(self.experiment.chain, self.experiment.released, self.experiment.drawn)
 
     def result(self) -> Run:
         place = self.directory.path if self.directory else None

@@ -24,6 +24,7 @@ from fedbraid.core.chain import Chain, overrides
 from fedbraid.core.local import LocalJob
 from fedbraid.core.model import Model, refuse_other_tensors, refuse_random_outputs
 from fedbraid.core.round import begin
+from fedbraid.core.sampling import coming
 from fedbraid.core.strand import Setup, Strand
 from fedbraid.data.dataset import Dataset, Partition, Split, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
@@ -48,6 +49,8 @@ CLIENTS = 10
 """How many there are where nothing says otherwise."""
 KNOW_THEIR_CLIENTS = {"natural", "assignment", "niid2", "flower"}
 """Partitions that know how many clients they make."""
+DRAWN_ALIKE = "clients drawn alike"
+"""The need of a strand whose account is for clients of equal chances."""
 HELD_ELSEWHERE = "roster"
 """What is recorded as the partition where clients are elsewhere, and who holds what is theirs to know."""
 
@@ -299,6 +302,8 @@ def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, p
         config.rounds,
         config.seed,
         models.last_layer(model.training),
+        fixed or coming(population, sampling.rate),
+        model.frozen,
     )
 
 
@@ -358,6 +363,12 @@ def check_needs(config: Config, chain: Chain) -> None:
     if "fixed cohort" in chain.needs and config.sampling.dropout:
         raise UserError(
             f"{_who(chain, 'fixed cohort')} needs every client of a round to come back; set sampling.dropout=0"
+        )
+    if DRAWN_ALIKE in chain.needs and (config.sampling.scheme == "by_size" or config.sampling.late):
+        key = "scheme=fixed" if config.sampling.scheme == "by_size" else "late=0"
+        raise UserError(
+            f"{_who(chain, DRAWN_ALIKE)} needs every client to be drawn with the same chance in every round; set "
+            f"sampling.{key}"
         )
     for strand in chain.using("under"):
         strand.under(optimizer_of(config))

@@ -1,38 +1,53 @@
-"""What Gaussian noise buys: (ε, δ) of differential privacy, from Opacus's accountant (extra `privacy`)."""
+"""What noise buys: (ε, δ) of differential privacy, of a run and of its rounds so far."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from fedbraid.config import Sampling
 from fedbraid.core.chain import Chain
+from fedbraid.core.sampling import Drawn
+from fedbraid.core.strand import DELTA as DELTA
+from fedbraid.core.strand import Release
 
-log = logging.getLogger("fedbraid")
 
-DELTA = 1e-5
+def spent(noise: float, releases: int, delta: float = DELTA, drawn: Drawn | None = None) -> float:
+    """ε after so many releases, each with noise of `noise` times its sensitivity.
 
-
-def spent(noise: float, releases: int, delta: float = DELTA) -> float | None:
-    """ε after so many releases, each with noise of `noise` times its sensitivity; None without the accountant.
-
-    By Rényi divergence, without amplification by sampling: it holds for a client that takes part in every round.
+    Without `drawn` it holds for a client that takes part in every round.
     """
-    try:
-        from opacus.accountants.analysis import rdp
-    except ImportError:
-        log.warning("epsilon is not computed: it needs Opacus; pip install 'fedbraid[privacy]'")
+    from fedbraid import accounting  # with SciPy, which takes its time to load
+
+    return accounting.spent(noise, releases, delta, drawn)
+
+
+def drawn(sampling: Sampling, population: int, chain: Chain) -> Drawn | None:
+    """How a run draws its clients; None where nothing is gained by it.
+
+    In a cohort of a fixed size another client is there where one is not. If clients keep something from round to round,
+    that other one's later updates tell of it, which the account of single rounds does not have.
+    """
+    if sampling.late or sampling.scheme == "by_size":
         return None
-    orders = [1 + x / 10 for x in range(1, 100)] + list(range(12, 512))
-    loss = rdp.compute_rdp(q=1.0, noise_multiplier=noise, steps=releases, orders=orders)
-    epsilon, _ = rdp.get_privacy_spent(orders=orders, rdp=loss, delta=delta)
-    return float(epsilon)
+    if sampling.scheme == "bernoulli":
+        return Drawn(population, "bernoulli", rate=sampling.rate, dropout=sampling.dropout)
+    if chain.using("init_client"):
+        return None
+    return Drawn(population, "fixed", clients=sampling.clients or population, dropout=sampling.dropout)
 
 
-def report(chain: Chain, rounds: int) -> dict[str, Any]:
-    """The privacy of what noisy strands release about a client's samples; other payloads are not covered."""
+def report(chain: Chain, rounds: int, drawn: Drawn | None = None) -> dict[str, Any]:
+    """The privacy of what noisy strands release, about a client's samples or about the client; no other payload's."""
     told = {}
     for strand in chain.using("releases"):
-        noise, times = strand.releases(rounds)
-        if noise:
-            told[strand.name] = {"epsilon": spent(noise, times), "delta": DELTA, "noise": noise, "releases": times}
+        release = Release(*strand.releases(rounds))
+        if release.noise:
+            among = drawn if release.of == "client" else None
+            told[strand.name] = {
+                "epsilon": spent(release.noise, release.times, release.delta, among),
+                "delta": release.delta,
+                "noise": release.noise,
+                "releases": release.times,
+                "of": release.of,
+            }
     return {"privacy": told} if told else {}

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedbraid import privacy
 from fedbraid.analyses.watch import Trained, Watch, of_trained
 from fedbraid.config import Config
 from fedbraid.core import sampling
@@ -24,6 +25,7 @@ from fedbraid.core.local import FOR_THE_LOG, Work
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.round import Job, Server, one_round
+from fedbraid.core.sampling import Drawn
 from fedbraid.core.strand import Cohort, Setup
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.engine import Engine
@@ -117,6 +119,26 @@ class Federation(ABC):
     def scored(self) -> Line:
         """How good the model is that is handed out: accuracy, loss and per-class accuracy at least."""
 
+    # --- what is told of clients
+
+    def secret(self) -> int:
+        """Mixed into noise that hides clients' data. A simulation hides nothing from who knows its seed."""
+        return 0
+
+    def release(self) -> int:
+        """A model is about to be handed out, whatever becomes of this process: `released`, with this one."""
+        return self.released
+
+    @property
+    def released(self) -> int:
+        """How many models were handed out after training, each a release of what clients told."""
+        return self.server.round
+
+    @property
+    def drawn(self) -> Drawn | None:
+        """How cohorts are drawn, where those who see the models do not know who was in them."""
+        return privacy.drawn(self.config.sampling, self.setup.population, self.chain)
+
     # --- rounds
 
     @property
@@ -162,7 +184,7 @@ class Federation(ABC):
         """The next round. Clients are lost while they train, after any probe: who does not come back is not asked."""
         cohort, before = self.cohort(), self.server
         lr = self.lr
-        flow = one_round(self.chain, lr, self.setup, before, cohort, self.config.seed)
+        flow = one_round(self.chain, lr, self.setup, before, cohort, self.config.seed, self.secret())
         arriving = self._arriving(self.server.round, len(cohort)) if self.config.sampling.dropout else None
         down = up = 0
         work = Work()
@@ -181,6 +203,7 @@ class Federation(ABC):
             if following is None:
                 break
             job = following
+        told = privacy.report(self.chain, self.release(), self.drawn)
         w, place = self.server.w, self.server.round
         sums = [replies.each(key).sum() for key in FOR_THE_LOG] if replies is not None else [w.new_zeros(())] * 2
         totals = Reading(torch.stack([*w.aminmax(), *sums]))
@@ -208,6 +231,7 @@ class Federation(ABC):
                 "bytes_up": up,
                 "forward_samples": work.forward,
                 "backward_samples": work.backward,
+                **told,
                 **analysed,
             }
 

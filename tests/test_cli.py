@@ -124,6 +124,21 @@ def test_lists_are_text_and_json(fedbraid, words):
     assert code == 0 and json.loads(out), err
 
 
+def test_a_plan_for_privacy_is_what_the_run_will_spend(fedbraid):
+    plan = ("privacy", "--rounds", "2", "--clients", "10", "--cohort", "3")
+    code, out, err = fedbraid(*plan, "--noise", "1.5", "--json")
+    assert code == 0, err
+    planned = json.loads(out)["epsilon"]
+    code, out, err = fedbraid(*plan, "--epsilon", str(planned), "--json")
+    assert code == 0 and json.loads(out)["noise"] == pytest.approx(1.5, rel=1e-3), err
+    for way in (("--cohort", "3"), ("--rate", "0.3"), ()):
+        code, out, err = fedbraid("privacy", "--rounds", "2", "--clients", "10", "--noise", "1.5", *way)
+        assert code == 0 and "epsilon" in out and len(out.strip().splitlines()) == 1, err
+    code, out, err = fedbraid("run", "-m", "dp(noise=1.5)", "--set", "rounds=2", "--set", "sampling.clients=3")
+    assert code == 0, err
+    assert f"of a client: epsilon {planned:.2f} at delta 1e-05 (2 releases)" in out
+
+
 def test_a_methods_source_is_printed_whole(fedbraid):
     _, out, _ = fedbraid("methods", "disco")
     source = inspect.getsource(Disco)
@@ -221,6 +236,13 @@ MISTAKES = [
     (("run", "-m", "fedprox(mu=1e39)"), "prox's mu must be finite in float32"),
     (("run", "--set", "schedule.shape=cosine", "--set", "schedule.warmup=30"), "leaves no round of 30"),
     (("check", "nope"), "no method is called 'nope'"),
+    (("privacy", "--rounds", "3"), "give --noise to be told epsilon, or --epsilon"),
+    (("privacy", "--rounds", "3", "--noise", "0"), "above 0"),
+    (("privacy", "--rounds", "3", "--noise", "1", "--delta", "1"), "delta is a chance between 0 and 1"),
+    (("privacy", "--rounds", "3", "--noise", "1", "--cohort", "2"), "say by --clients"),
+    (("privacy", "--rounds", "3", "--noise", "1", "--clients", "2", "--cohort", "3"), "not 3 of 2"),
+    (("privacy", "--rounds", "3", "--noise", "1", "--rate", "0.1", "--cohort", "3"), "keep one of them"),
+    (("privacy", "--rounds", "3", "--epsilon", "1e-6"), "choose more"),
     (("run", "-m", "disco(target=globl)"), "disco's target must be one of 'uniform', 'global' or a list of numbers"),
     (("run", "-m", "creff(head_batch=0)"), "creff's head_batch must be at least 1, not 0"),
     (("run", "--set", "optimizer.nesterov=true"), "optimizer.nesterov=True is for optimizer.momentum; set that too"),

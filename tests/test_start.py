@@ -9,7 +9,6 @@ import pytest
 HEAVY = [
     "huggingface_hub",
     "matplotlib",
-    "opacus",
     "pandas",
     "PIL",
     "pyarrow",

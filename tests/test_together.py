@@ -171,6 +171,7 @@ NUMBERS = {
     "rfedavg_plus": ["rfedavg_plus(lam=0.1)", "rfedavg_plus(lam=0.01)"],
     "decorr": ["decorr(beta=0.5)", "decorr"],
     "mixup": ["mixup(alpha=0.5)", "mixup(alpha=2.0)"],
+    "dp": ["dp(noise=0.5, clip=0.1)", "dp(noise=0.1, clip=0.8)"],
     "fedacd": ["fedacd(lam=0.5)", "fedacd"],
     "on the server": ["disco(a=0.4)+avgm(beta=0.5)", "disco(a=0.2)+avgm(beta=0.9)"],
     "several": ["prox(mu=0.1)+moon(mu=2.0)+disco(a=0.3)", "prox(mu=0.2)+moon(mu=1.0)+disco(a=0.3)"],

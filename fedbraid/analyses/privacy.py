@@ -26,19 +26,20 @@ def bought(run: Recorded) -> dict[str, float | None]:
 
     Without noise ε is infinite. Where several strands add noise, each releases by itself: their ε add up.
     """
-    told = accountant.report(run.chain, len(run.rounds)).get("privacy", {})
+    so_far = run.rounds[-1] if run.rounds and "privacy" in run.rounds[-1] else None
+    told = (so_far or accountant.report(run.chain, len(run.rounds))).get("privacy", {})
     if not told:
         return {"noise": 0.0, "epsilon": inf, "delta": None}
     each = [strand["epsilon"] for strand in told.values()]
     return {
         "noise": min(strand["noise"] for strand in told.values()),
-        "epsilon": None if None in each else sum(each),
+        "epsilon": sum(each),
         "delta": sum(strand["delta"] for strand in told.values()),
     }
 
 
 def privacy(runs: Sequence[Recorded]) -> Analysis:
-    """The last score of each run against the noise of its strands, with ε by the accountant (extra `privacy`)."""
+    """The last score of each run against the noise of its strands, with ε by the accountant."""
     metric = common_metric(runs)
     rows: list[dict[str, Any]] = []
     for label, run in labelled(runs).items():
@@ -77,7 +78,5 @@ def privacy(runs: Sequence[Recorded]) -> Analysis:
     )
 
 
-def _written(epsilon: float | None) -> str:
-    if epsilon is None:
-        return "ε unknown"
+def _written(epsilon: float) -> str:
     return "no privacy" if epsilon == inf else f"ε = {epsilon:.3g}"

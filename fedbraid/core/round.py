@@ -45,6 +45,23 @@ class Server:
         return w
 
 
+STEP_ALONE = "step alone"
+"""The need of a strand that those after it see its step, and nothing of what clients sent."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sealed:
+    """Replies that have become a step, and are nothing else any more."""
+
+    came: np.ndarray | None = None
+
+    def each(self, key: str) -> Tensor:
+        raise UserError(f"the server's strands see the noisy step and no more, but one asks for {key}; leave it out")
+
+    def sum(self, key: str, weights: Tensor) -> Tensor:
+        return self.each(key)
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """What a cohort is asked to do."""
@@ -94,15 +111,17 @@ def begin(chain: Chain, setup: Setup) -> Server:
 
 
 def one_round(
-    chain: Chain, lr: float, setup: Setup, server: Server, cohort: Cohort, seed: int
+    chain: Chain, lr: float, setup: Setup, server: Server, cohort: Cohort, seed: int, secret: int = 0
 ) -> Generator[Job, Replies | None, Server]:
     """One round, with its learning rate: send, probe if asked, train, weigh, average, step.
 
-    Clients that are lost on the way count no further; where nobody replies (None) the server stays as it is.
+    Clients that are lost on the way count no further; where nobody replies (None) the server stays as it is. `secret`
+    is mixed into noise that hides clients' data, so that who knows the seed cannot take it off again.
     """
 
     def seen(strand: Strand) -> Round:
-        return replace(view, strand=strand.name, kept=kept.get(strand.name, {}))
+        own = seed ^ secret if strand.hides else seed
+        return replace(view, strand=strand.name, kept=kept.get(strand.name, {}), seed=own)
 
     kept = dict(server.kept)
     view = Round("", server.round, server.w, {}, cohort, setup, lr, seed, sent=server.w)
@@ -130,6 +149,8 @@ def one_round(
     view = replace(view, shares=shares, weights=weights)
     added, total = replies.sum("model", weights), weights.sum()
     delta: Tensor | None = torch.addcmul(added, total, server.w, value=-1)  # Σ p_k (w_k − x)
+    if STEP_ALONE in chain.needs:
+        view = replace(view, replies=Sealed())
     for s in chain.using("absorb"):
         kept[s.name] = s.absorb(seen(s))
     for s in chain.using("update"):

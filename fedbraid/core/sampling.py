@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbraid.core.random import stream
+from fedbraid.errors import UserError
 
 Ints = NDArray[np.int64]
 
@@ -41,6 +45,11 @@ def bernoulli(population: int, rate: float, *, seed: int, round: int) -> Ints:
     return np.flatnonzero(comes)
 
 
+def coming(population: int, rate: float) -> float:
+    """How many of `bernoulli` come on average."""
+    return population * rate / -float(np.expm1(population * np.log1p(-rate))) if rate < 1 else float(population)
+
+
 def arrivals(population: int, late: float, first: int, last: int, *, seed: int) -> Ints:
     """[population] the round from which each client is there. A share `late` of them comes in rounds first..last.
 
@@ -60,3 +69,29 @@ def arriving(clients: int, dropout: float, *, seed: int, round: int) -> Ints:
     if not dropout:
         return np.arange(clients)
     return np.flatnonzero(stream(seed, "dropout", round=round).random(clients) >= dropout)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """How a round's clients are drawn, by chances that nobody else knows."""
+
+    population: int
+    scheme: Literal["everybody", "fixed", "bernoulli"] = "everybody"
+    clients: int = 0  # fixed: so many of the population, without replacement
+    rate: float = 1.0  # bernoulli: each with this probability, given that somebody comes
+    dropout: float = 0.0  # each is lost with this probability, whatever its data
+
+    def __post_init__(self) -> None:
+        if self.population < 1 or (self.scheme == "fixed" and not 1 <= self.clients <= self.population):
+            raise UserError(f"a round has between 1 and all of the clients, not {self.clients} of {self.population}")
+        if not 0 < self.rate <= 1 or not 0 <= self.dropout < 1:
+            raise UserError("a rate lies in (0, 1], and the chance to be lost in [0, 1)")
+
+    @property
+    def without_others(self) -> float:
+        """The chance that no other client comes back: then that there is a step at all tells of the one."""
+        n, q = self.population, self.rate
+        if self.scheme == "fixed":
+            return self.dropout**self.clients
+        nobody = (1 - q) ** n
+        return min(1.0, ((1 - q * (1 - self.dropout)) ** (n - 1) - nobody) / (1 - nobody))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -49,6 +49,8 @@ class Setup:
     rounds: int
     seed: int
     last_layer: str  # its name; empty where the network is that layer alone
+    expected: float  # clients in a round, on average
+    frozen: Tensor | None = None  # [D] parameters that travel and are not trained
 
     def of_last_layer(self, parameter: str) -> str:
         """What the last layer's `weight` or `bias` is called in `layout`."""
@@ -177,6 +179,18 @@ class Round:
         return torch.ones_like(self.cohort.sizes)
 
 
+DELTA = 1e-5
+
+
+class Release(NamedTuple):
+    """What a strand's noise hides, for the accountant."""
+
+    noise: float  # over sensitivity; 0 = nothing is hidden
+    times: int  # how often it is told
+    of: Literal["sample", "client"] = "sample"  # whose presence it hides: in a client's payload, or in the step
+    delta: float = DELTA
+
+
 class Strand:
     """One idea of one paper. Subclass as a frozen dataclass whose fields are the hyper-parameters.
 
@@ -193,7 +207,8 @@ class Strand:
     averages: ClassVar[Literal["sizes", "uniform"]] = "sizes"
     """How its paper averages, where no strand of the chain sets the weights."""
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What it cannot do without: "labels" (classification), "fixed cohort", "each model", "model as trained"."""
+    """What it cannot do without: "labels" (classification), "fixed cohort", "each model", "model as trained", "clients
+    drawn alike", "step alone" (no other strand of the server's sees anything of the replies)."""
     sum_only: ClassVar[frozenset[str]] = frozenset()
     """Uploads that the server uses only as sums in which every client counts the same, so that it need not see them."""
     every_epoch: ClassVar[bool] = False
@@ -248,9 +263,14 @@ class Strand:
         """State that lasts on each client."""
         return {}
 
-    def releases(self, rounds: int) -> tuple[float, int]:
+    def releases(self, rounds: int) -> tuple[float, int] | Release:
         """For the accountant: noise over sensitivity, and how often a client's data are released in so many rounds."""
         return 0.0, 0
+
+    @property
+    def hides(self) -> bool:
+        """Whether it draws noise that hides clients' data, which nobody who knows the run's seed may draw again."""
+        return self.releases(1)[0] > 0
 
     def concludes(self, rounds: int) -> bool:
         """Whether in a run of so many rounds it does what it would not in a longer one, as `r.last` and

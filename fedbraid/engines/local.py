@@ -272,8 +272,7 @@ class Local:
         drawn: dict[str, Tree] = {}
         w = self.setup.w
         for strand in self.job.chain.using("draw_once"):
-            purpose, hides = f"once/{strand.name}", strand.releases(1)[0] > 0
-            own = seed ^ self.secret if hides else seed
+            purpose, own = f"once/{strand.name}", seed ^ self.secret if strand.hides else seed
             each = [strand.draw_once(stream(own, purpose, round=round, client=i), self.setup) for i in numbers]
             drawn[strand.name] = {
                 key: to_device(np.stack([e[key] for e in each]), w.device, w.dtype) for key in each[0]

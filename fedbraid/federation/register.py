@@ -25,6 +25,7 @@ class Register:
     sizes: dict[str, int] = field(default_factory=dict)  # training samples of those who have ever come
     mean: float = 0.0  # samples of those who were there when the run began, on average
     width: int = 0  # of their batches
+    released: int = 0  # models that may have been handed out, where noise hides what they tell of clients
 
     def __post_init__(self) -> None:
         if not self.roster or len(set(self.roster)) < len(self.roster) or not all(map(_is_name, self.roster)):
@@ -44,6 +45,7 @@ class Register:
             way = "with" if held["secure"] else "without"
             raise UserError(f"{self.file} was begun {way} secure sums; resume it {way} them")
         self.run, self.sizes, self.mean, self.width = held["run"], held["sizes"], held["mean"], held["width"]
+        self.released = held.get("released", 0)
 
     def note(self, name: str, samples: int) -> None:
         """A client has come, and says how many training samples it has."""
@@ -61,6 +63,11 @@ class Register:
             self.mean, self.width = float(np.mean(list(self.sizes.values()))), min(batch or largest, largest)
             self._save()
 
+    def release(self) -> None:
+        """One model more is handed out."""
+        self.released += 1
+        self._save()
+
     @property
     def known_sizes(self) -> np.ndarray:
         """[population] Who has not come yet counts as one of mean size, and is not asked."""
@@ -76,6 +83,7 @@ class Register:
                 "sizes": self.sizes,
                 "mean": self.mean,
                 "width": self.width,
+                "released": self.released,
             },
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,6 +80,23 @@ class Remote(Federation):
         facts = self.facts
         known = Inputs.of(facts.made_up())
         return replace(known, numbers=facts.numbers, mean=facts.mean, std=facts.std, target=())
+
+    def secret(self) -> int:
+        return secrets.randbits(64)  # anew for every try: the same noise twice could be taken off
+
+    def release(self) -> int:
+        """Written down before anybody is sent the model: a round that is lost with the server is released again."""
+        if any(s.hides for s in self.chain):
+            self.register.release()
+        return self.released
+
+    @property
+    def released(self) -> int:
+        return max(self.server.round, self.register.released)
+
+    @property
+    def drawn(self) -> None:
+        """Clients know the run's seed, and from it who is in which round."""
 
     def scored(self) -> Line:
         return self.judge(*self.deployed(), self.server.round)

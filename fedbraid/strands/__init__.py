@@ -9,6 +9,7 @@ from fedbraid.strands.avgm import AvgM
 from fedbraid.strands.creff import Creff
 from fedbraid.strands.decorr import Decorr
 from fedbraid.strands.disco import Disco
+from fedbraid.strands.dp import Dp
 from fedbraid.strands.drift import Drift
 from fedbraid.strands.lc import Lc
 from fedbraid.strands.mixup import Mixup
@@ -57,6 +58,8 @@ STRANDS: tuple[type[Strand], ...] = (
     Creff,
     # who gets which model
     Skip,
+    # what is told of clients
+    Dp,
 )
 
 METHODS: dict[str, str] = {

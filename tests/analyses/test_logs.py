@@ -116,9 +116,13 @@ def test_a_client_that_releases_before_its_first_training_too_pays_for_it(tmp_pa
     }
 
 
-def test_an_accountant_that_is_not_there_leaves_epsilon_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(privacy, "spent", lambda noise, releases: None)
-    place = noisy(tmp_path, 1.0)
-    assert math.isnan(headline(place, ["privacy"])["privacy.epsilon"])
-    (analysis,) = analyze(place, ["privacy"])
-    assert analysis.figure.axes[0].get_xticklabels()[0].get_text() == "σ = 1\nε unknown"
+def test_noise_is_written_with_its_epsilon(tmp_path):
+    (analysis,) = analyze(noisy(tmp_path, 1.0), ["privacy"])
+    written = analysis.figure.axes[0].get_xticklabels()[0].get_text()
+    assert written == f"σ = 1\nε = {privacy.spent(1.0, 2):.3g}"
+
+
+def test_what_the_log_says_was_spent_on_whole_clients_is_taken_from_there(tmp_path):
+    run = fb.run("dp", rounds=2, sampling={"clients": 3}, out=tmp_path / "run", evaluate={"every": 2})
+    assert headline(tmp_path / "run", ["privacy"])["privacy.epsilon"] == run.summary["privacy"]["dp"]["epsilon"]
+    assert run.summary["privacy"]["dp"]["epsilon"] < privacy.spent(1.0, 2)

@@ -1,0 +1,77 @@
+"""`fedbraid privacy`: what noise buys, before anything is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedbraid.cli_shared import Json, out, print_json
+from fedbraid.core.sampling import Drawn
+from fedbraid.core.strand import DELTA
+from fedbraid.errors import UserError
+
+
+def privacy(
+    rounds: Annotated[int, typer.Option(min=1, help="Models that are handed out after training.")],
+    noise: Annotated[float | None, typer.Option(help="Of dp: its standard deviation over the clip.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The noise that it takes is told instead.")] = None,
+    delta: Annotated[float, typer.Option(help="The chance with which epsilon may not hold.")] = DELTA,
+    clients: Annotated[int | None, typer.Option(help="How many there are.")] = None,
+    cohort: Annotated[int | None, typer.Option(help="In each round: so many of them (sampling.clients).")] = None,
+    rate: Annotated[float | None, typer.Option(help="Or each with this probability (sampling.rate).")] = None,
+    dropout: Annotated[float, typer.Option(help="Each is lost with this probability.")] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """What dp(noise=…) gives in so many rounds, or the noise that an epsilon takes.
+
+    Without --cohort and --rate it is for clients that are in every round, or that know who is.
+    """
+    from fedbraid import accounting
+
+    if (noise is None) == (epsilon is None):
+        raise UserError("give --noise to be told epsilon, or --epsilon to be told the noise")
+    if not 0 < delta < 1:
+        raise UserError(f"delta is a chance between 0 and 1, not {delta:g}")
+    if min(x for x in (noise, epsilon) if x is not None) <= 0:
+        raise UserError("noise and epsilon are above 0")
+    drawn = _drawn(clients, cohort, rate, dropout)
+    if noise is None:
+        assert epsilon is not None
+        noise = accounting.noise_for(epsilon, rounds, delta, drawn)
+    told = {
+        "noise": noise,
+        "rounds": rounds,
+        "delta": delta,
+        "epsilon": accounting.spent(noise, rounds, delta, drawn),
+        "clients": _words(drawn),
+    }
+    if as_json:
+        print_json(told)
+        return
+    out.print(
+        f"noise {noise:.4g} in {rounds} rounds, {told['clients']}: epsilon {told['epsilon']:.3f} at delta {delta:g}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _drawn(clients: int | None, cohort: int | None, rate: float | None, dropout: float) -> Drawn | None:
+    if cohort is None and rate is None:
+        return None
+    if cohort is not None and rate is not None:
+        raise UserError("--cohort and --rate are two ways to draw clients; keep one of them")
+    if clients is None:
+        raise UserError("say by --clients of how many they are drawn")
+    if rate is not None:
+        return Drawn(clients, "bernoulli", rate=rate, dropout=dropout)
+    assert cohort is not None
+    return Drawn(clients, "fixed", clients=cohort, dropout=dropout)
+
+
+def _words(drawn: Drawn | None) -> str:
+    if drawn is None:
+        return "the same clients in each"
+    if drawn.scheme == "fixed":
+        return f"{drawn.clients} of {drawn.population} clients in each"
+    return f"each of {drawn.population} clients with probability {drawn.rate:g}"

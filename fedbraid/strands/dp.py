@@ -1,0 +1,83 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbraid.core.chain import overrides, refuse
+from fedbraid.core.local import AS_TRAINED
+from fedbraid.core.options import default
+from fedbraid.core.strand import DELTA, Client, Release, Round, Setup, Strand
+from fedbraid.core.tree import Tree
+from fedbraid.errors import UserError
+
+WEIGHS = "the noise is for clients that count the same, and {} weighs them; leave it out"
+TELLS = "the server of {} uses what clients tell it beside their clipped updates, which noise on its step does not hide"
+BESIDE_THE_STEP = {"weigh": WEIGHS, "reweigh": WEIGHS, "rescale": WEIGHS, "probe": TELLS, "absorb": TELLS}
+"""Hooks by which the server counts clients, or learns of them, otherwise than in its step, and what is wrong then."""
+
+
+@dataclass(frozen=True)
+class Dp(Strand):
+    """Differential privacy of whole clients: what the server hands out hardly depends on any single one.
+
+    A client's update is clipped to the length S = `clip`, Δ_k ← Δ_k min(1, S / ‖Δ_k‖), over all parameters together;
+    one that is not finite counts as zero. The server steps by Σ Δ_k / m + N(0, (z S / m)² I), z = `noise`: all clients
+    count the same, and m is the number that comes on average, whoever came (Algorithm 1, f̃_f with w_k = 1, flat
+    clipping). ε at `delta` is accounted over rounds, against somebody who sees every model that is handed out
+    (docs/privacy.md). S = 0 does not clip; z = 0 has no noise, and no privacy.
+    """
+
+    title = "DP-FedAvg (McMahan et al., 2018)"
+    averages = "uniform"
+    neutral = {"noise": 0.0, "clip": 0.0}
+    needs = frozenset({"step alone", "clients drawn alike"})
+    first_in = frozenset({"update"})  # what others make of the step, they make of the noisy one
+
+    noise: float = default(1.0, least=0)
+    clip: float = default(1.0, least=0)
+    delta: float = default(DELTA, above=0, below=1, beside="noise")
+
+    def __post_init__(self) -> None:
+        if self.noise and not self.clip:
+            raise UserError("dp's noise hides updates of at most its clip; give a clip above 0")
+
+    def among(self, others: tuple[Strand, ...]) -> Strand:
+        for other in (o for o in others if o.name != self.name):
+            wrong = [why for hook, why in BESIDE_THE_STEP.items() if overrides(other, hook)]
+            if other.sum_only or {"each model", AS_TRAINED} & other.needs or "update" in other.first_in:
+                wrong = [TELLS]
+            refuse(self, others, {other.name: wrong[0].format(other.name)} if wrong else {})
+        return self
+
+    def init_server(self, setup: Setup) -> Tree:
+        if setup.buffers.numel():
+            raise UserError(
+                "dp's noise is on parameters, and the network has buffers that clients' data move (BatchNorm's "
+                "statistics); take one without, such as norm=group"
+            )
+        return {}
+
+    def releases(self, rounds: int) -> Release:
+        return Release(self.noise, rounds, of="client", delta=self.delta)
+
+    def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
+        update = w - c.start
+        length = update.norm()
+        shorter = c.start + self.clip / length.clamp(min=self.clip) * update
+        clipped = torch.where(length.isfinite(), shorter, c.start)
+        return {"model": torch.where((length <= self.clip) | (self.clip == 0), w, clipped)}, c.kept
+
+    def rescale(self, weights: Tensor, r: Round) -> Tensor:
+        return torch.full_like(weights, 1 / r.setup.expected)
+
+    def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
+        if r.sent is not r.w:
+            raise UserError(
+                "dp's updates are from the server's model, and another strand sends another one; leave it out"
+            )
+        if not self.noise:
+            return delta, r.kept
+        drawn = torch.as_tensor(r.rng.normal(size=len(delta)), dtype=delta.dtype).to(delta.device)
+        if r.setup.frozen is not None:
+            drawn = drawn.masked_fill(r.setup.frozen, 0.0)
+        return delta + self.noise * self.clip / r.setup.expected * drawn, r.kept
