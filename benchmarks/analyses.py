@@ -16,7 +16,8 @@ import torch
 from fedbraid.analyses.catalogue import WATCHES
 from fedbraid.benchmark import images
 from fedbraid.config import from_dict
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, build
+from fedbraid.given import Given
 
 WORKLOADS = (  # network, shape, clients, samples of each, batch, epochs
     ("logistic", (1, 28, 28), 100, 20, 32, 1),

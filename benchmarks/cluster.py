@@ -38,7 +38,8 @@ from fedbraid.core import sampling  # noqa: E402
 from fedbraid.data.dataset import Dataset, Partition, Split  # noqa: E402
 from fedbraid.engines.cluster import Cluster  # noqa: E402
 from fedbraid.engines.placement import dealt  # noqa: E402
-from fedbraid.experiment import Experiment, Given, build  # noqa: E402
+from fedbraid.experiment import Experiment, build  # noqa: E402
+from fedbraid.given import Given  # noqa: E402
 
 WARM_UP = 3
 

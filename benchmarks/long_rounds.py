@@ -13,7 +13,8 @@ import torch
 
 from fedbraid.benchmark import images
 from fedbraid.config import from_dict
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, build
+from fedbraid.given import Given
 
 WORKLOADS = (  # network, shape, classes, clients, samples of each, batch, epochs
     ("lenet", (1, 28, 28), 10, 10, 1920, 64, 4),

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from fedbraid import models
 from fedbraid.config import from_dict
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, build
+from fedbraid.given import Given
 from fedbraid.models.recurrence import Lstm
 
 CLIENTS, STEPS = 10, 4

@@ -19,7 +19,8 @@ from fedbraid import data
 from fedbraid.benchmark import images
 from fedbraid.config import from_dict
 from fedbraid.data.dataset import Dataset, Split
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, build
+from fedbraid.given import Given
 from fedbraid.together import Together
 
 BURST = 3

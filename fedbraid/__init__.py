@@ -9,10 +9,10 @@ from fedbraid.core.strand import Client, Cohort, Release, Round, Setup, Strand
 from fedbraid.core.tree import PerClient
 from fedbraid.data import Dataset, Partition, Split
 from fedbraid.errors import UserError
-from fedbraid.execute import STOP
 from fedbraid.loading import load
 from fedbraid.models import Outputs
 from fedbraid.prediction import Predictions, Trained, trained
+from fedbraid.recording import STOP
 from fedbraid.results import Comparison, Failure, Run
 from fedbraid.version import __version__
 

@@ -19,9 +19,11 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.errors import UserError, first_line
-from fedbraid.execute import OnRound, Request, execute
-from fedbraid.experiment import Given, check_needs
+from fedbraid.execute import Request, execute
 from fedbraid.faults import sentence
+from fedbraid.fitness import check_needs
+from fedbraid.given import Given
+from fedbraid.recording import OnRound
 from fedbraid.results import Comparison, Failure, Run
 from fedbraid.runs import RunDirectory
 from fedbraid.variants import Values

@@ -31,8 +31,9 @@ from fedbraid.core.tree import PerClient, leaves
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.engines.local import Part
 from fedbraid.errors import UserError
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, build
 from fedbraid.faults import in_hook
+from fedbraid.given import Given
 from fedbraid.runs import RunDirectory
 from fedbraid.strands.weights import Uniform
 

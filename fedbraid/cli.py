@@ -315,8 +315,8 @@ def bench(
     single model that trains as many steps on batches that lie ready: the limit of any loop.
     """
     from fedbraid import benchmark
+    from fedbraid.device import device_of
     from fedbraid.errors import unknown
-    from fedbraid.experiment import device_of
 
     where = str(device_of(device or "cpu"))
     works = {work.name: work for work in benchmark.works(where, quick=quick)}

@@ -42,7 +42,7 @@ def analyze(
     from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
     from fedbraid.analyses.reporting import write
     from fedbraid.cli_input import load_network, load_strands
-    from fedbraid.experiment import Given
+    from fedbraid.given import Given
 
     if not runs:
         if as_json:

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedbraid.config import Config
-from fedbraid.execute import OnRound
 from fedbraid.metrics import METRICS, is_share
+from fedbraid.recording import OnRound
 from fedbraid.report.records import further_metrics, metric_of, validated
 from fedbraid.report.words import in_bytes
 from fedbraid.results import Run

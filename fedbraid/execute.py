@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
-from enum import Enum
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from traceback import clear_frames
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from torch import Tensor
-
-from fedbraid import data, models, privacy
-from fedbraid.config import Config, Named, optimizer_of, plain
+from fedbraid import data, models
+from fedbraid.config import Config, optimizer_of
 from fedbraid.core.chain import Chain
 from fedbraid.core.varied import form
 from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
-from fedbraid.experiment import Experiment, Given, build, check_brought, check_fit
+from fedbraid.experiment import Experiment, build
+from fedbraid.fitness import check_fit
+from fedbraid.given import Given, check_brought
 from fedbraid.heard import refuse_unheard
-from fedbraid.models.outputs import answering_logits
-from fedbraid.registry import Entry
-from fedbraid.report.summarise import summarise
+from fedbraid.recording import OnRound, Recording, holds_a_run
+from fedbraid.resolved import resolved
 from fedbraid.results import Run
-from fedbraid.rounds import Federation
 from fedbraid.runs import RunDirectory
 from fedbraid.together import Lines, Together, fit
 
 log = logging.getLogger("fedbraid")
 
-Some = TypeVar("Some", bound=Federation)
 
-
-class Stop(Enum):
-    """What `on_round` may answer."""
-
-    STOP = "stop"
-
-
-STOP = Stop.STOP
-"""The answer of `on_round` that ends a run before its last round."""
-OnRound = Callable[[dict[str, Any], Config], object]
-"""Told of each round, by its line of the log and the run's configuration. Its answers are ignored, but for `STOP`."""
 Refused = Callable[[int, UserError], None]
 """Told of a run, by its place, that cannot be made, and why."""
 Failed = Callable[[int, Exception], None]
@@ -332,124 +317,3 @@ def _why_not_with(others: Sequence[Experiment], one: Experiment) -> str | None:
     if not (isinstance(others[0].engine, Local) and isinstance(one.engine, Local)):
         return "their clients are elsewhere"
     return why_apart(others[0].local, one.local) or (None if fit([*others, one]) else "there is too little memory")
-
-
-@dataclass(eq=False)
-class Recording(Generic[Some]):
-    """A run on its way, and what is written of it."""
-
-    experiment: Some
-    config: Config  # resolved
-    directory: RunDirectory | None
-    weights: Mapping[str, Tensor] | None = None  # to begin with, where no seed makes them again
-    rounds: list[dict[str, Any]] = field(default_factory=list)
-    saved: int = 0  # the round of the last checkpoint
-    opened: bool = False  # so that what goes wrong now is no mistake in what was asked for
-    stopped: bool = False  # by who is told of its rounds
-
-    def locked(self) -> AbstractContextManager[None]:
-        return self.directory.locked() if self.directory else nullcontext()
-
-    def check(self, resume: bool) -> None:
-        """A directory that holds a run is written to only to continue that run."""
-        if not self.directory:
-            return
-        if not self.directory.started:
-            self.directory.check_vacant()
-            return
-        if not resume:
-            raise holds_a_run(self.directory)
-        self.directory.check_same(self.config)
-        self.directory.check_length(self.config.rounds, self.experiment.chain)
-
-    def open(self) -> None:
-        """Begin, or go on from the last checkpoint."""
-        if not self.directory:
-            return
-        if self.directory.started:
-            self.directory.load(self.experiment)
-            self.saved = self.experiment.server.round
-            if (before := self.directory.config().rounds) < self.config.rounds:
-                log.warning("%s goes on from %d to %d rounds", self.directory.path, before, self.config.rounds)
-                self.directory.lengthen(self.config)
-            if not self.experiment.finished:
-                self.directory.reopen()
-        else:
-            self.directory.begin(self.config, self.weights)
-        self.rounds = self.directory.rounds()
-        if self.experiment.finished and not self.directory.complete:
-            self.directory.finish(self.experiment, self.summary())
-
-    def note(self, line: dict[str, Any], on_round: OnRound | None) -> None:
-        """A round is over."""
-        self.rounds.append(line)
-        is_latest = line["round"] == self.experiment.server.round
-        if self.directory:
-            self.directory.append(line)
-        if is_latest and self.is_due:
-            self.save()
-        if on_round and on_round(line, self.config) is STOP:
-            self.stopped = True
-        if is_latest and self.experiment.finished:
-            self.end()
-
-    def end(self) -> None:
-        """No round comes after this one, or none that is waited for."""
-        self.save()
-        if self.directory:
-            self.directory.finish(self.experiment, self.summary())
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the state after the latest round is to be saved."""
-        return self.experiment.finished or self.experiment.server.round % self.config.save.every == 0
-
-    def save(self) -> None:
-        """A checkpoint, if there is something new to save."""
-        if self.directory and self.experiment.server.round > self.saved:
-            self.directory.save(self.experiment)
-            self.saved = self.experiment.server.round
-
-    def summary(self) -> dict[str, Any]:
-        summary = summarise(self.rounds, self.config.evaluate.target or None)
-        return summary | privacy.report(self.experiment.chain, self.experiment.released, self.experiment.drawn)
-
-    def result(self) -> Run:
-        place = self.directory.path if self.directory else None
-        counts, model = self.experiment.label_table, answering_logits(self.experiment.module())
-        return Run(self.config, self.rounds, self.summary(), counts, model, place, self.experiment.chain.averaging)
-
-
-def holds_a_run(directory: RunDirectory) -> UserError:
-    return UserError(f"{directory.path} already holds a run; add --resume to continue it, or choose another --out")
-
-
-def resolved(experiment: Experiment, given: Given) -> Config:
-    """The configuration with every default written out, so that it says how the run was made."""
-    config = experiment.config
-    data_options = {} if given.data else options_of(data.describe(), config.data)
-    split_options = {} if given.partition is not None else options_of(data.PARTITIONS, config.partition)
-    model_options = config.model.options if given.model is not None else options_of(models.describe(), config.model)
-    return replace(
-        with_numbers(experiment),
-        data=replace(config.data, options=data_options),
-        partition=replace(config.partition, options=split_options, clients=experiment.setup.population),
-        model=replace(config.model, options=model_options),
-        engine=replace(config.engine, kind=experiment.engine.kind),
-    )
-
-
-def with_numbers(federation: Federation) -> Config:
-    """The configuration with every number of the strands and the optimiser."""
-    config = federation.config
-    return replace(
-        config,
-        strands={s.name: {f.name: plain(getattr(s, f.name)) for f in fields(s)} for s in federation.chain},  # type: ignore[arg-type]
-        optimizer=replace(config.optimizer, options=asdict(federation.optimizer)),  # type: ignore[call-overload]
-    )
-
-
-def options_of(entries: Iterable[Entry[Any]], named: Named) -> dict[str, Any]:
-    """The options of what is named, defaults included; None cannot be written and is the default anyway."""
-    entry = next(e for e in entries if e.name == named.name)
-    return {key: value for key, value in (entry.options | named.options).items() if value is not None}

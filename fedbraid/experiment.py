@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedbraid import calibration, data, methods, models
+from fedbraid import calibration, data, models
 from fedbraid.analyses.catalogue import watches
 from fedbraid.analyses.watch import Scored, of_scored
-from fedbraid.config import Config, ModelConfig, optimizer_of
-from fedbraid.core.chain import Chain, overrides
+from fedbraid.config import Config, optimizer_of
 from fedbraid.core.local import LocalJob
-from fedbraid.core.model import Model, refuse_other_tensors, refuse_random_outputs
+from fedbraid.core.model import Model
 from fedbraid.core.round import begin
 from fedbraid.core.sampling import coming
-from fedbraid.core.strand import Setup, Strand
-from fedbraid.data.dataset import Dataset, Partition, Split, check_dataset, check_partition
+from fedbraid.core.strand import Setup
+from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
 from fedbraid.data.noise import noisy
 from fedbraid.data.validation import Divided, divided
+from fedbraid.device import ready
 from fedbraid.engines.cluster import spread
-from fedbraid.engines.cpu import keep_freed_memory
 from fedbraid.engines.local import Kind, Local, choose
-from fedbraid.engines.memory import free_memory
 from fedbraid.engines.samples import Clients, Samples
-from fedbraid.errors import UserError, first_line
 from fedbraid.evaluation import by_group, launch_evaluation, per_client, validation
+from fedbraid.fitness import check_fit, check_memory, check_needs
+from fedbraid.given import Given
 from fedbraid.inputs import Inputs
-from fedbraid.metrics import check_metrics
-from fedbraid.models.last import outputs
-from fedbraid.rounds import Federation, Line, arrivals
+from fedbraid.network import check_network, network_of
+from fedbraid.rounds import Federation, Line
 from fedbraid.store import ClientStore
 
 log = logging.getLogger("fedbraid")
@@ -49,40 +44,6 @@ CLIENTS = 10
 """How many there are where nothing says otherwise."""
 KNOW_THEIR_CLIENTS = {"natural", "assignment", "niid2", "flower"}
 """Partitions that know how many clients they make."""
-DRAWN_ALIKE = "clients drawn alike"
-"""The need of a strand whose account is for clients of equal chances."""
-HELD_ELSEWHERE = "roster"
-"""What is recorded as the partition where clients are elsewhere, and who holds what is theirs to know."""
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a user brings instead of naming it in the configuration."""
-
-    data: Dataset | None = None
-    partition: Partition | None = None
-    model: models.Own | None = None
-    chain: Chain | None = None
-    strands: tuple[type[Strand], ...] = ()
-    data_dir: Path | None = None
-    weights: Mapping[str, Tensor] | None = None  # with which a recorded run began, where the network was brought along
-
-    @property
-    def brought(self) -> list[str]:
-        """The tables of the configuration that an object stands for."""
-        return [table for table in ("data", "partition", "model") if getattr(self, table) is not None]
-
-    @property
-    def settled(self) -> list[str]:
-        """Those of them whose settings change nothing: all but what makes a network, which takes them as arguments."""
-        makes = self.model is not None and not isinstance(self.model, nn.Module)
-        return [table for table in self.brought if not (table == "model" and makes)]
-
-    def chain_of(self, config: Config) -> Chain:
-        """The chain that was brought, or the one that is named; with the hyper-parameters of the configuration."""
-        if self.chain is not None:
-            return methods.with_settings(self.chain, config.strands)
-        return methods.parse(config.method, config.strands, self.strands)
 
 
 @dataclass(eq=False)
@@ -233,58 +194,10 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     return made
 
 
-def ready(config: Config) -> tuple[torch.device, torch.dtype]:
-    """Where and with which numbers a federation computes, once this process is set up for it."""
-    device = device_of(config.engine.device)
-    if device.type == "cpu":
-        keep_freed_memory()
-    else:
-        coarse = config.engine.precision != "highest"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = coarse
-    return device, getattr(torch, config.engine.dtype)
-
-
-def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own | None = None) -> Model:
-    """The network for samples such as the data set's, as the chain's strands want it."""
-    if own is not None:
-        check_named(config, own)
-        module = _tried(models.made(own, config.seed, config.model.options), config, dataset)
-    else:
-        module = models.build(
-            config.model.name,
-            dataset.shape,
-            dataset.classes,
-            tokens=dataset.tokens,
-            seed=config.seed,
-            **config.model.options,
-        )
-    return Model.of(altered(module, chain)).to(getattr(torch, config.engine.dtype), device_of(config.engine.device))
-
-
-def check_named(config: Config, own: models.Own) -> None:
-    """That settings do not ask for another network than the one that was brought along."""
-    asked, name = config.model.name, models.name_of(own)
-    if "model.name" in config.varied or asked not in (ModelConfig.name, name):
-        raise UserError(f"model.name={asked}, but the network was given: {name}; leave out one of the two")
-
-
-def _tried(module: nn.Module, config: Config, dataset: Dataset) -> nn.Module:
-    """A network that was brought along, once it is known what it returns and with which weights it computes."""
-    dtype, one = getattr(torch, config.engine.dtype), Split(dataset.train.x[:1], dataset.train.y[:1])
-    samples = Samples.of(dataset, one, dtype, device_of(config.engine.device))
-    x = _first_twice(samples)
-    with _taking(samples, dataset):
-        module = models.with_last_layer(module, x, dtype)
-        model = Model.of(module).to(dtype, x.device)
-        refuse_random_outputs(model, x)
-        refuse_other_tensors(model, x)
-    return module
-
-
 def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, population: int) -> Setup:
     """What is known before the first round, once the network is known to take the clients' samples."""
     samples, sampling = clients.samples, config.sampling
-    _check_network(model, samples, dataset)
+    check_network(model, samples, dataset)
     w, buffers = model.initial(samples.dtype, samples.x.device)
     with torch.no_grad():
         width = model.predict(w, buffers, samples.inputs(clients.order[:2])).features.shape[-1]
@@ -313,13 +226,6 @@ def _same_place(beside: Experiment, config: Config, dataset: Dataset) -> bool:
     return beside.dataset is dataset and here == there
 
 
-def altered(module: nn.Module, chain: Chain) -> nn.Module:
-    """The network as the chain's strands want it."""
-    for strand in chain.using("model"):
-        module = strand.model(copy.deepcopy(module))
-    return module
-
-
 def partition_of(config: Config, dataset: Dataset) -> Partition:
     """Who holds what under this configuration."""
     part = config.partition
@@ -330,140 +236,3 @@ def partition_of(config: Config, dataset: Dataset) -> Partition:
 def divided_by(config: Config, dataset: Dataset, partition: Partition) -> Divided:
     """What is trained on under this configuration, and what is held out of it."""
     return divided(partition, dataset.train.y, config.evaluate.validation, config.seed)
-
-
-def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
-    """A recorded run that was given objects in Python needs them again; `how` says how, of `{table}`."""
-    if config.partition.name == HELD_ELSEWHERE:
-        raise UserError(
-            f"{place} is of a federation whose clients keep their data; only `fedbraid serve` goes on with it"
-        )
-    known = {"data": data.names(), "partition": [e.name for e in data.PARTITIONS], "model": models.names()}
-    for table, names in known.items():
-        name = getattr(config, table).name
-        if name not in names and table not in given.brought:
-            if table == "model":
-                raise UserError(
-                    f"{place} has a network of your own, {name!r}, whose code is not recorded; give it again with "
-                    f"--model FILE.py:{name}, or {how.format(table=table)}"
-                )
-            raise UserError(
-                f"{place} was given its {table} in Python: {name!r} is none of FedBraid's, and what it holds was not "
-                f"recorded; {how.format(table=table)}"
-            )
-
-
-def check_needs(config: Config, chain: Chain) -> None:
-    """What a chain needs of the rounds it is put into."""
-    if "fixed cohort" in chain.needs and config.sampling.scheme == "bernoulli":
-        raise UserError(
-            f"{_who(chain, 'fixed cohort')} needs the same number of clients in every round, "
-            "but sampling.scheme is 'bernoulli'; set sampling.scheme=fixed"
-        )
-    if "fixed cohort" in chain.needs and config.sampling.dropout:
-        raise UserError(
-            f"{_who(chain, 'fixed cohort')} needs every client of a round to come back; set sampling.dropout=0"
-        )
-    if DRAWN_ALIKE in chain.needs and (config.sampling.scheme == "by_size" or config.sampling.late):
-        key = "scheme=fixed" if config.sampling.scheme == "by_size" else "late=0"
-        raise UserError(
-            f"{_who(chain, DRAWN_ALIKE)} needs every client to be drawn with the same chance in every round; set "
-            f"sampling.{key}"
-        )
-    for strand in chain.using("under"):
-        strand.under(optimizer_of(config))
-    if config.evaluate.model == "cohort":
-        undone = [s for s in chain.using("deploy") if overrides(s, "update")]  # what it hands out is the mean
-        others = [s.name for s in (*chain.using("rescale"), *chain.using("deploy")) if s not in undone]
-        if others:
-            raise UserError(f"{others[0]} hands out what is no mean of a round's models; set evaluate.model=server")
-
-
-def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -> None:
-    """What a chain and metrics need of the data, and the rounds of the number of clients."""
-    if "labels" in chain.needs and dataset.task != "classification":
-        raise UserError(f"{_who(chain, 'labels')} needs class labels, but {dataset.name} is a regression; leave it out")
-    for key in ("target", "per_client", "groups") if dataset.task != "classification" else ():
-        if getattr(config.evaluate, key):
-            raise UserError(f"evaluate.{key} is about accuracy, but {dataset.name} is a regression; leave it out")
-    check_metrics(config.evaluate.metrics, dataset.task, dataset.classes, dataset.name)
-    if config.sampling.clients > population:
-        raise UserError(
-            f"sampling.clients is {config.sampling.clients}, but there are {population} clients; "
-            f"choose at most {population}"
-        )
-    early = int((arrivals(config, population) == 0).sum())
-    if "fixed cohort" in chain.needs and (config.sampling.clients or population) > early:
-        raise UserError(
-            f"{_who(chain, 'fixed cohort')} needs the same number of clients in every round, but only {early} of "
-            f"{population} are there from the beginning; set sampling.clients to at most {early}, or "
-            "sampling.late=0"
-        )
-
-
-def check_memory(config: Config, setup: Setup, other_way: str = "") -> None:
-    """That every client's model can be in memory at once, where the round ends with that."""
-    w, clients = setup.w, setup.cohort or max(1, int(config.sampling.rate * setup.population))
-    needed, free = clients * w.numel() * w.element_size(), free_memory(w.device)
-    if needed > free:
-        fits = max(1, int(0.5 * free / (w.numel() * w.element_size())))
-        raise UserError(
-            f"the models of a round's {clients:,} clients take {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are "
-            f"free; set sampling.clients to {fits:,} or fewer{other_way}"
-        )
-
-
-def _check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
-    """That the network takes the samples and answers as it should, before the first round."""
-    x = _first_twice(samples)
-    with _taking(samples, dataset):
-        refuse_random_outputs(model, x)
-        logits = outputs(model.evaluating, partial(model.evaluating, x)).logits
-    if not logits.isfinite().all():
-        raise UserError(
-            f"the network's answers to the first sample of {dataset.name} are not finite; look at its weights, and at "
-            "the data set's mean and std"
-        )
-    if logits.shape != (2, dataset.classes):
-        raise UserError(
-            f"the network answers two samples with logits of shape {tuple(logits.shape)}; "
-            f"{dataset.name} needs (2, {dataset.classes})"
-        )
-
-
-def _first_twice(samples: Samples) -> Tensor:
-    return samples.inputs(torch.zeros(2, dtype=torch.int64, device=samples.x.device))
-
-
-@contextmanager
-def _taking(samples: Samples, dataset: Dataset) -> Iterator[None]:
-    """While the network is tried on samples: what goes wrong in it is told in a sentence."""
-    try:
-        yield
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:
-        reason = first_line(error)
-        if not isinstance(error, RuntimeError | IndexError | TypeError | ValueError):
-            reason = f"{type(error).__name__}: {reason}"
-        words = "; whole numbers are words: give pixels as uint8, other numbers as float32" if samples.is_text else ""
-        raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason}){words}") from error
-
-
-def _who(chain: Chain, need: str) -> str:
-    return next(s.name for s in chain if need in s.needs)
-
-
-def device_of(name: str) -> torch.device:
-    """The torch device that `auto`, `cpu` or `cuda` stands for."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"engine.device must be auto, cpu or cuda, not {name!r}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"engine.device must be auto, cpu or cuda, not {name!r}")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("engine.device is cuda, but torch sees no GPU here; use cpu or auto")
-    return device

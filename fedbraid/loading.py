@@ -17,10 +17,12 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.model import Model
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.errors import UserError, first_line
-from fedbraid.experiment import Given, divided_by, fingerprint, network_of, partition_of
+from fedbraid.experiment import divided_by, fingerprint, partition_of
 from fedbraid.federation.facts import BY_CLIENTS, Facts
 from fedbraid.files import read_tensors
+from fedbraid.given import Given
 from fedbraid.models.outputs import answering_logits
+from fedbraid.network import network_of
 from fedbraid.report.summarise import summarise
 from fedbraid.results import Run
 from fedbraid.runs import SEEDS, RunDirectory

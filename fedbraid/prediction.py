@@ -20,11 +20,12 @@ from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Array
 from fedbraid.data.own import kind_of
 from fedbraid.data.sets.options import one_of
+from fedbraid.device import device_of
 from fedbraid.engines.samples import Samples
 from fedbraid.errors import UserError
-from fedbraid.experiment import device_of, network_of
 from fedbraid.inputs import Inputs
 from fedbraid.loading import check_over, trained_module
+from fedbraid.network import network_of
 from fedbraid.runs import RunDirectory
 from fedbraid.unseen import Reading, Truth, unseen
 

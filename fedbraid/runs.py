@@ -32,8 +32,8 @@ from fedbraid.config import Config, flat, from_dict, read_toml, to_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import Server
 from fedbraid.errors import UserError
-from fedbraid.experiment import Given
 from fedbraid.files import checksum, damaged, flush, make_directory, read_tensors, save_tensors, write_json, write_text
+from fedbraid.given import Given
 from fedbraid.rounds import Federation
 
 log = logging.getLogger("fedbraid")

@@ -13,7 +13,8 @@ from fedbraid.config import Config, from_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, build
+from fedbraid.given import Given
 
 SIZES = (5, 1, 12, 7, 3, 9)
 """Clients of very different sizes; one has a single sample."""

@@ -14,7 +14,8 @@ from made_up_strands import MADE_UP
 from fedbraid.config import from_dict
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.engines.stack import Stack
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, build
+from fedbraid.given import Given
 from fedbraid.together import Together
 
 DATA = toy((30, 20, 37))[0]

@@ -14,7 +14,8 @@ from torch import nn
 from fedbraid.config import from_dict
 from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
 from fedbraid.engines.joint import Joint, why_apart
-from fedbraid.experiment import Given, build
+from fedbraid.experiment import build
+from fedbraid.given import Given
 from fedbraid.strands import STRANDS, Prox
 from fedbraid.together import Together, fit
 

@@ -12,7 +12,7 @@ import fedbraid as fb
 from fedbraid.analyses import reporting
 from fedbraid.cli_input import several
 from fedbraid.config import named
-from fedbraid.experiment import Given
+from fedbraid.given import Given
 from fedbraid.report.sweeps import sweeps
 from fedbraid.runs import RunDirectory
 from fedbraid.variants import variants

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import fedbraid as fb
 from fedbraid import models
 from fedbraid.config import from_dict
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, build
+from fedbraid.given import Given
 from fedbraid.models.convolutional import PooledConv2d
 from fedbraid.rounds import Line
 from peers.federation import Federation, fill, load

@@ -20,7 +20,7 @@ from fedbraid.terms import terms
 
 if TYPE_CHECKING:
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.experiment import Given
+    from fedbraid.given import Given
 
 __all__ = ["Analysis", "analyze", "headline"]
 
@@ -41,7 +41,7 @@ def analyze(
     what the runs were given beside their configuration: a data set, a network, strands of your own.
     """
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.experiment import Given
+    from fedbraid.given import Given
 
     places = [run] if isinstance(run, str | PathLike) else list(run)
     wanted = [_found(text) for text in ([what] if isinstance(what, str) else what)]

@@ -17,7 +17,8 @@ from fedbraid.core.round import one_round
 from fedbraid.core.tree import Tree
 from fedbraid.engines.local import Store
 from fedbraid.errors import UserError
-from fedbraid.experiment import Experiment, Given, build, check_brought
+from fedbraid.experiment import Experiment, build
+from fedbraid.given import Given, check_brought
 from fedbraid.report.records import RunRecord
 from fedbraid.runs import RunDirectory
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedbraid.analyses import Analysis, analyze, of_several
 from fedbraid.analyses.recorded import Recorded
 from fedbraid.errors import UserError
-from fedbraid.experiment import Given
+from fedbraid.given import Given
 from fedbraid.report.analysed import FOLDER, refresh
 from fedbraid.results import write_report
 from fedbraid.runs import SEEDS

@@ -18,7 +18,8 @@ from fedbraid.core.sampling import fixed
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.cpu import keep_freed_memory
 from fedbraid.engines.precision import Precision
-from fedbraid.experiment import Given, build, partition_of
+from fedbraid.experiment import build, partition_of
+from fedbraid.given import Given
 from fedbraid.rounds import Line
 
 Round = Callable[[int], int]

@@ -22,14 +22,14 @@ from fedbraid.core.round import begin, one_round
 from fedbraid.core.strand import Cohort, Setup
 from fedbraid.core.tree import Tree
 from fedbraid.data.dataset import Partition, check_dataset
+from fedbraid.device import ready
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.local import Local
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
 from fedbraid.evaluation import launch_evaluation
-from fedbraid.execute import options_of, with_numbers
-from fedbraid.experiment import HELD_ELSEWHERE, Given, check_fit, check_memory, check_needs, network_of, ready, setup_of
+from fedbraid.experiment import setup_of
 from fedbraid.federation.facts import BY_CLIENTS, Facts
 from fedbraid.federation.letters import Letter
 from fedbraid.federation.mail import NO_ROUND, Mail
@@ -39,7 +39,11 @@ from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Judge, Patience, Remote
 from fedbraid.federation.secrecy import Secrecy, check_secrecy, hidden
 from fedbraid.federation.transport import Transport
+from fedbraid.fitness import check_fit, check_memory, check_needs
+from fedbraid.given import HELD_ELSEWHERE, Given
 from fedbraid.heard import refuse_unheard
+from fedbraid.network import network_of
+from fedbraid.resolved import options_of, with_numbers
 from fedbraid.rounds import Line
 from fedbraid.store import ClientStore
 

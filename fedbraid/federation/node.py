@@ -30,18 +30,21 @@ from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.data.noise import noisy
 from fedbraid.data.ranges import LABEL_RANGES, ranges
 from fedbraid.data.validation import held_out_by
+from fedbraid.device import ready
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.local import Local
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
 from fedbraid.evaluation import evaluate
-from fedbraid.experiment import Given, network_of, ready, setup_of
+from fedbraid.experiment import setup_of
 from fedbraid.federation.facts import Facts, OwnMatter
 from fedbraid.federation.holding import Held, Holding
 from fedbraid.federation.home import At, Home
 from fedbraid.federation.letters import Letter, Refused, Stranger, check_finite, check_tensors, mark, read
 from fedbraid.federation.scores import COUNTED, Score, asked
 from fedbraid.federation.secrecy import MODEL, hidden
+from fedbraid.given import Given
+from fedbraid.network import network_of
 
 if TYPE_CHECKING:
     from fedbraid.federation.identity import Identity

@@ -9,13 +9,14 @@ from pathlib import Path
 from fedbraid import models
 from fedbraid.config import Config
 from fedbraid.core.strand import Strand
-from fedbraid.execute import OnRound, Recording
-from fedbraid.experiment import Given, device_of
+from fedbraid.device import device_of
 from fedbraid.federation.assembly import assembled, resolved
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Patience, Remote
 from fedbraid.federation.secrecy import BOUND, Secrecy
 from fedbraid.federation.transport import InProcess, Transport
+from fedbraid.given import Given
+from fedbraid.recording import OnRound, Recording
 from fedbraid.results import Run
 from fedbraid.runs import RunDirectory
 

@@ -14,10 +14,12 @@ from time import monotonic
 
 from fedbraid.config import to_dict
 from fedbraid.core.strand import Strand
+from fedbraid.device import device_of
 from fedbraid.errors import UserError, first_line
-from fedbraid.execute import OnRound, Request, finished
-from fedbraid.experiment import Given, device_of
+from fedbraid.execute import Request, finished
 from fedbraid.faults import sentence
+from fedbraid.given import Given
+from fedbraid.recording import OnRound
 from fedbraid.results import Run, environment
 from fedbraid.runs import RunDirectory
 from fedbraid.studies import records

@@ -12,7 +12,8 @@ from fedbraid import data, methods, models
 from fedbraid.config import Config, Named, from_dict, optimizer_of, to_dict
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
-from fedbraid.experiment import CLIENTS, KNOW_THEIR_CLIENTS, check_needs
+from fedbraid.experiment import CLIENTS, KNOW_THEIR_CLIENTS
+from fedbraid.fitness import check_needs
 from fedbraid.heard import refuse_unheard
 from fedbraid.registry import Entry, find
 from fedbraid.studies.recipe import Settings

@@ -11,7 +11,8 @@ from fedbraid.core.round import Job
 from fedbraid.core.tree import PerClient, nbytes
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.errors import UserError, unknown
-from fedbraid.experiment import Given, build
+from fedbraid.experiment import build
+from fedbraid.given import Given
 from fedbraid.rounds import first_step
 from fedbraid.studies.recipe import Settings
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedbraid as fb
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.experiment import Given
+from fedbraid.given import Given
 from fedbraid.models.outputs import Outputs
 
 EXACT = {"device": "cpu", "dtype": "float64", "kind": "stack"}

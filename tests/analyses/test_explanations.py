@@ -20,7 +20,7 @@ from fedbraid.analyses.theorem import Bound, Constants
 from fedbraid.core.task import task_loss
 from fedbraid.data.dataset import Partition
 from fedbraid.errors import UserError
-from fedbraid.experiment import Given
+from fedbraid.given import Given
 from fedbraid.report.plots import png
 
 SIZES = (40, 44, 12, 30)

@@ -11,7 +11,7 @@ from fedbraid.analyses import analyze
 from fedbraid.analyses.features import embedded
 from fedbraid.analyses.recorded import Recorded
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.experiment import Given
+from fedbraid.given import Given
 from fedbraid.models.outputs import Outputs
 
 

@@ -15,7 +15,7 @@ from fedbraid.analyses import analyze, headline
 from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
 from fedbraid.analyses.drift import measured
 from fedbraid.analyses.recorded import Recorded
-from fedbraid.experiment import Given
+from fedbraid.given import Given
 from fedbraid.runs import RunDirectory
 
 EVERYTHING = [entry.name for entry in (*OF_ONE, *OF_SEVERAL)]

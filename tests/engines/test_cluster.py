@@ -21,7 +21,7 @@ from fedbraid.engines import crew as crew_module
 from fedbraid.engines.cluster import Cluster, children
 from fedbraid.engines.crew import Crew
 from fedbraid.errors import UserError
-from fedbraid.experiment import Given
+from fedbraid.given import Given
 from fedbraid.runs import RunDirectory
 from fedbraid.strands import STRANDS
 

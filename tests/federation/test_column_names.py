@@ -10,7 +10,6 @@ import pytest
 from fedbraid import data
 from fedbraid.config import from_dict
 from fedbraid.errors import UserError
-from fedbraid.experiment import Given
 from fedbraid.federation.assembly import assembled
 from fedbraid.federation.facts import Facts
 from fedbraid.federation.holding import Named
@@ -19,6 +18,7 @@ from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Patience
 from fedbraid.federation.server import conduct
 from fedbraid.federation.transport import InProcess
+from fedbraid.given import Given
 
 COLUMNS = ("age", "bmi", "glucose")
 KINDS = ("healthy", "pre", "sick")

@@ -8,12 +8,13 @@ from torch import nn
 from world import NAMES, configured, nodes, samples
 
 from fedbraid.cli_input import load_network
-from fedbraid.experiment import Given, build
+from fedbraid.experiment import build
 from fedbraid.federation.assembly import assembled
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Patience
 from fedbraid.federation.server import conduct
 from fedbraid.federation.transport import InProcess
+from fedbraid.given import Given
 from fedbraid.runs import RunDirectory
 
 MODEL = {"model": {"name": "Net", "width": 5}}

@@ -16,7 +16,7 @@ from fedbraid.config import Config, from_dict
 from fedbraid.core.round import Job, nothing
 from fedbraid.core.tree import Tree
 from fedbraid.engines.replies import Stacked
-from fedbraid.experiment import Experiment, Given, build
+from fedbraid.experiment import Experiment, build
 from fedbraid.federation.assembly import assembled
 from fedbraid.federation.holding import Named
 from fedbraid.federation.home import Home
@@ -28,6 +28,7 @@ from fedbraid.federation.secrecy import Secrecy
 from fedbraid.federation.server import conduct
 from fedbraid.federation.transport import InProcess
 from fedbraid.files import write_bytes
+from fedbraid.given import Given
 
 SIZES = (5, 3, 9, 1, 6)
 """Clients' training samples; one has a single one."""
