@@ -91,6 +91,7 @@ class Finding:
     unit: str  # of the differences
     pairs: tuple[Pair, ...]  # those with results
     missing: tuple[tuple[Place, Place], ...]  # those without
+    in_paper: tuple[int, int] = (0, 0)  # by the paper's own numbers: pairs on the claimed side, of those that it gives
 
     @property
     def verdict(self) -> Verdict:

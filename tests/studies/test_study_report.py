@@ -421,6 +421,18 @@ def test_a_claim_that_holds_on_average_names_the_pair_that_speaks_against_it() -
     assert told_of(near, 2).endswith("1 of 2 pairs on the claimed side; so it holds on average, not for every pair")
 
 
+def test_a_paper_whose_own_numbers_speak_against_its_claim() -> None:
+    """They are 61 and 60 in one column, and in the other the paper has one alone."""
+    fitting, against = (
+        recipe(claims=(claim,)) for claim in (recipe().claims[0], Claim("x", ("FedAvg",), ("FedAvg+Disco",)))
+    )
+    assert "own numbers" not in told_of(account(fitting, results(fitting)).findings[0], 2)
+    for found in (results(against), results(against, {})):
+        (finding,) = account(against, found).findings
+        assert finding.in_paper == (0, 1)
+        assert told_of(finding, 2).endswith("in the paper's own numbers 0 of 1 pair")
+
+
 def test_a_split_is_neither_good_nor_bad() -> None:
     """What clients hold is described: in numbers of which none is better, and drawn for every column."""
     made = recipe(metric="skew(name=classes)", unit="", numbers={}, claims=(), pictures=(Picture("split"),))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from math import inf, isfinite, isnan, nan
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
 from fedbraid.studies.claims import Finding, Sample, judged
 from fedbraid.studies.metrics import Metric, aggregations, parse
-from fedbraid.studies.naming import AT, Place
-from fedbraid.studies.recipe import Recipe
+from fedbraid.studies.naming import AT, Place, pairs
+from fedbraid.studies.recipe import Claim, Recipe
 from fedbraid.studies.records import Record
 from fedbraid.studies.results import CellResult, Results
 from fedbraid.terms import terms
@@ -96,13 +96,29 @@ def entries(recipe: Recipe, results: Results) -> dict[Place, Entry]:
 
 def findings(recipe: Recipe, results: Results) -> list[Finding]:
     """The recipe's claims, tested."""
+    table = entries(recipe, results)
     samples = {
         place: _sample(entry, results.cells[place])
-        for place, entry in entries(recipe, results).items()
+        for place, entry in table.items()
         if not entry.skipped or entry.missing  # the paper has it, though its data is not here
     }
     rows, columns = [row.name for row in recipe.rows], [column.name for column in recipe.columns]
-    return [judged(claim, samples, rows, columns) for claim in recipe.claims]
+    return [
+        replace(judged(claim, samples, rows, columns), in_paper=_in_paper(claim, table, pairs(claim, rows, columns)))
+        for claim in recipe.claims
+    ]
+
+
+def _in_paper(claim: Claim, table: Mapping[Place, Entry], compared: Sequence[tuple[Place, Place]]) -> tuple[int, int]:
+    """How many of the paper's own numbers are on the side that it claims, and how many pairs of them it gives."""
+    given = [(table[one], table[other]) for one, other in compared]
+    apart = [
+        (one.paper.mean - other.paper.mean) * (1 if one.metric.higher_is_better else -1)
+        for one, other in given
+        if one.paper and other.paper
+    ]
+    on_side = [by + claim.margin > 0 or (claim.margin > 0 and isclose(by, -claim.margin)) for by in apart]
+    return sum(on_side), len(on_side)
 
 
 def commands(recipe: Recipe, results: Results, call: str = "") -> list[str]:

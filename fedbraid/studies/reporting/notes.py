@@ -107,6 +107,12 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
 
 def told_of(finding: Finding, digits: int) -> str:
     """A claim's numbers: `mean difference +1.20 points, 95 % interval +0.80 to +1.60 (5 seeds); 8 of 8 pairs …`."""
+    agreeing, given = finding.in_paper
+    contradicted = f"in the paper's own numbers {agreeing} of {_count(given, 'pair')}" if agreeing < given else ""
+    return "; ".join(filter(None, [_told_of_ours(finding, digits), contradicted]))
+
+
+def _told_of_ours(finding: Finding, digits: int) -> str:
     overall = finding.overall
     if overall is None:
         return "nothing to compare was run yet"

@@ -61,6 +61,7 @@ def _claim(finding: Finding) -> dict[str, Any]:
         "unit": finding.unit,
         "difference": _interval(finding.overall),
         "agreeing": finding.agreeing,
+        "in_paper": {"agreeing": finding.in_paper[0], "pairs": finding.in_paper[1]},
         "pairs": [_pair(pair) for pair in finding.pairs],
         "missing": [{"better": _place(better), "than": _place(than)} for better, than in finding.missing],
     }
