@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedbraid import privacy
 from fedbraid.config import Config
 from fedbraid.metrics import METRICS, is_share
 from fedbraid.recording import OnRound
@@ -177,7 +178,7 @@ def summary(console: Console, run: Run, where: Path) -> None:
     table.add_row("moved", f"{in_bytes(s['bytes_down'] + s['bytes_up'])} in {s['rounds']} rounds")
     table.add_row("time", f"{s['seconds']:.1f} s")
     for strand, p in s.get("privacy", {}).items():
-        told = f"epsilon {p['epsilon']:.2f} at delta {p['delta']:g} ({p['releases']} releases)"
+        told = f"epsilon {privacy.told(p['epsilon'])} at delta {p['delta']:g} ({p['releases']} releases)"
         table.add_row(f"privacy by {strand}", f"of a {p['of']}: {told}")
     console.print(table)
     if s["diverged"]:

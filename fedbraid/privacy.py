@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from fedbraid.config import Sampling
@@ -9,6 +10,9 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.sampling import Drawn
 from fedbraid.core.strand import DELTA as DELTA
 from fedbraid.core.strand import Release
+
+MOST = 1e6
+"""ε beyond which nothing is hidden."""
 
 
 def spent(noise: float, releases: int, delta: float = DELTA, drawn: Drawn | None = None) -> float:
@@ -19,6 +23,11 @@ def spent(noise: float, releases: int, delta: float = DELTA, drawn: Drawn | None
     from fedbraid import accounting  # with SciPy, which takes its time to load
 
     return accounting.spent(noise, releases, delta, drawn)
+
+
+def told(epsilon: float | None) -> str:
+    """ε in words, rounded up: less than was spent is never said. None is what a file has of infinity."""
+    return "no bound" if epsilon is None or epsilon > MOST else f"{ceil(100 * epsilon) / 100:.2f}"
 
 
 def drawn(sampling: Sampling, population: int, chain: Chain) -> Drawn | None:

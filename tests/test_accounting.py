@@ -145,6 +145,11 @@ def test_the_chance_that_no_other_comes(drawn):
         assert drawn.without_others == pytest.approx(nobody + alone)
 
 
+def test_a_rate_that_is_nearly_nothing_is_the_chance_to_be_the_only_one():
+    assert Drawn(5, "bernoulli", rate=1e-17).without_others == pytest.approx(1 / 5)
+    assert Drawn(5, "bernoulli", rate=1.0, dropout=0.5).without_others == pytest.approx(0.5**4)
+
+
 # --- ε
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import re
 import subprocess
 import sys
@@ -131,12 +132,23 @@ def test_a_plan_for_privacy_is_what_the_run_will_spend(fedbraid):
     planned = json.loads(out)["epsilon"]
     code, out, err = fedbraid(*plan, "--epsilon", str(planned), "--json")
     assert code == 0 and json.loads(out)["noise"] == pytest.approx(1.5, rel=1e-3), err
-    for way in (("--cohort", "3"), ("--rate", "0.3"), ()):
-        code, out, err = fedbraid("privacy", "--rounds", "2", "--clients", "10", "--noise", "1.5", *way)
+    for way in (("--clients", "10", "--cohort", "3"), ("--clients", "10", "--rate", "0.3"), ()):
+        code, out, err = fedbraid("privacy", "--rounds", "2", "--noise", "1.5", *way)
         assert code == 0 and "epsilon" in out and len(out.strip().splitlines()) == 1, err
     code, out, err = fedbraid("run", "-m", "dp(noise=1.5)", "--set", "rounds=2", "--set", "sampling.clients=3")
     assert code == 0, err
-    assert f"of a client: epsilon {planned:.2f} at delta 1e-05 (2 releases)" in out
+    assert f"of a client: epsilon {math.ceil(100 * planned) / 100:.2f} at delta 1e-05 (2 releases)" in out
+
+
+def test_the_noise_that_is_told_is_enough_when_it_is_typed_in(fedbraid):
+    for target in ("0.7", "1", "3", "8"):
+        plan = ("privacy", "--rounds", "20", "--delta", "1e-3")
+        code, out, err = fedbraid(*plan, "--epsilon", target)
+        assert code == 0, err
+        method = re.search(r"dp\(noise=(\S+), delta=0.001\)", out)
+        assert method, out
+        code, out, err = fedbraid(*plan, "--noise", method[1], "--json")
+        assert 0.99 * float(target) < json.loads(out)["epsilon"] <= float(target)
 
 
 def test_a_methods_source_is_printed_whole(fedbraid):
@@ -238,6 +250,9 @@ MISTAKES = [
     (("check", "nope"), "no method is called 'nope'"),
     (("privacy", "--rounds", "3"), "give --noise to be told epsilon, or --epsilon"),
     (("privacy", "--rounds", "3", "--noise", "0"), "above 0"),
+    (("privacy", "--rounds", "3", "--noise", "nan"), "above 0"),
+    (("privacy", "--rounds", "3", "--noise", "1", "--dropout", "0.5"), "give --cohort or --rate too"),
+    (("privacy", "--rounds", "3", "--noise", "1", "--clients", "5"), "give --cohort or --rate too"),
     (("privacy", "--rounds", "3", "--noise", "1", "--delta", "1"), "delta is a chance between 0 and 1"),
     (("privacy", "--rounds", "3", "--noise", "1", "--cohort", "2"), "say by --clients"),
     (("privacy", "--rounds", "3", "--noise", "1", "--clients", "2", "--cohort", "3"), "not 3 of 2"),

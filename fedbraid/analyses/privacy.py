@@ -30,7 +30,7 @@ def bought(run: Recorded) -> dict[str, float | None]:
     told = (so_far or accountant.report(run.chain, len(run.rounds))).get("privacy", {})
     if not told:
         return {"noise": 0.0, "epsilon": inf, "delta": None}
-    each = [strand["epsilon"] for strand in told.values()]
+    each = [inf if strand["epsilon"] is None else strand["epsilon"] for strand in told.values()]
     return {
         "noise": min(strand["noise"] for strand in told.values()),
         "epsilon": sum(each),
@@ -54,15 +54,14 @@ def privacy(runs: Sequence[Recorded]) -> Analysis:
     def draw(*, theme: Theme) -> Figure:
         figure = blank(3.2, theme)
         axes = dressed(figure.subplots(), theme)
-        levels = sorted({row["noise"] for row in rows})
-        at = [levels.index(row["noise"]) for row in rows]
+        levels = sorted({(row["noise"], row["epsilon"]) for row in rows}, key=lambda level: (level[0], -level[1]))
+        at = [levels.index((row["noise"], row["epsilon"])) for row in rows]
         scale = 100 if metric == "accuracy" else 1
         scores = [np.nan if row[metric] is None else row[metric] * scale for row in rows]
         means = [np.mean([s for s, place in zip(scores, at, strict=True) if place == k]) for k in range(len(levels))]
         axes.plot(range(len(levels)), means, color=theme.muted, linewidth=1.2)
         axes.scatter(at, scores, color=theme.palette[0], s=22, zorder=3)
-        epsilon = {row["noise"]: row["epsilon"] for row in rows}
-        named = [f"σ = {noise:g}\n{_written(epsilon[noise])}" for noise in levels]
+        named = [f"σ = {noise:g}\n{_written(epsilon)}" for noise, epsilon in levels]
         axes.set_xticks(range(len(levels)), named, fontsize=SMALL)
         titled(axes, theme, "noise over sensitivity", METRICS[metric])
         return figure
@@ -79,4 +78,4 @@ def privacy(runs: Sequence[Recorded]) -> Analysis:
 
 
 def _written(epsilon: float) -> str:
-    return "no privacy" if epsilon == inf else f"ε = {epsilon:.3g}"
+    return "no privacy" if epsilon == inf else f"ε = {accountant.told(epsilon)}"

@@ -148,7 +148,9 @@ def one_round(
     shares, weights = _weighed(chain, seen, view)
     view = replace(view, shares=shares, weights=weights)
     added, total = replies.sum("model", weights), weights.sum()
-    delta: Tensor | None = torch.addcmul(added, total, server.w, value=-1)  # Σ p_k (w_k − x)
+    step = torch.addcmul(added, total, server.w, value=-1)  # Σ p_k (w_k − x)
+    # What rounding leaves of parameters that nobody trains would tell how many came.
+    delta: Tensor | None = step if setup.frozen is None else step.masked_fill(setup.frozen, 0.0)
     if STEP_ALONE in chain.needs:
         view = replace(view, replies=Sealed())
     for s in chain.using("absorb"):

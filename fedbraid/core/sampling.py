@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import expm1, log1p
 from typing import Literal
 
 import numpy as np
@@ -93,5 +94,8 @@ class Drawn:
         n, q = self.population, self.rate
         if self.scheme == "fixed":
             return self.dropout**self.clients
-        nobody = (1 - q) ** n
-        return min(1.0, ((1 - q * (1 - self.dropout)) ** (n - 1) - nobody) / (1 - nobody))
+        if q == 1:
+            return self.dropout ** (n - 1)
+        # logarithms of the chances that none of the others comes back, and that nobody comes
+        others, nobody = (n - 1) * log1p(-q * (1 - self.dropout)), n * log1p(-q)
+        return min(1.0, (expm1(others) - expm1(nobody)) / -expm1(nobody))

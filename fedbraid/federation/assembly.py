@@ -37,6 +37,7 @@ from fedbraid.federation.pooled import by_client, on_tests, on_validation, told_
 from fedbraid.federation.post import Post, nothing_counted
 from fedbraid.federation.register import Register
 from fedbraid.federation.remote import Judge, Patience, Remote
+from fedbraid.federation.scores import Part
 from fedbraid.federation.secrecy import Secrecy, check_secrecy, hidden
 from fedbraid.federation.transport import Transport
 from fedbraid.fitness import check_fit, check_memory, check_needs
@@ -107,13 +108,14 @@ def assembled(
     def by_server(test: Samples) -> Judge:
         def judged(w: Tensor, buffers: Tensor, round: int) -> Line:
             scores = launch_evaluation(model, w, buffers, test, config.evaluate.metrics)
-            more = on_validation(told_by_clients(mail, w, buffers, round, ["validation"])) if validated else {}
-            return lambda: scores()[0] | more
+            told = told_by_clients(mail, w, buffers, round, ["validation"], like.task) if validated else {}
+            return lambda: scores()[0] | (on_validation(told) if validated else {})
 
         return judged
 
     def by_clients(w: Tensor, buffers: Tensor, round: int) -> Line:
-        scores = told_by_clients(mail, w, buffers, round, ["test", "validation"] if validated else ["test"])
+        parts: list[Part] = ["test", "validation"] if validated else ["test"]
+        scores = told_by_clients(mail, w, buffers, round, parts, like.task)
         line = on_tests(scores)
         line |= on_validation(scores) if validated else {}
         line |= by_client(scores, register.roster, like.task) if config.evaluate.per_client else {}

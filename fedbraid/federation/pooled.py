@@ -13,7 +13,7 @@ from fedbraid.core.task import Task
 from fedbraid.evaluation import over_clients, validation
 from fedbraid.federation.letters import Letter
 from fedbraid.federation.mail import Mail
-from fedbraid.federation.scores import COUNTED, PARTS, Part, Score, accuracy, asking, loss, of_part
+from fedbraid.federation.scores import COUNTED, PARTS, Part, Score, accuracy, asking, fits, loss, of_part
 
 log = logging.getLogger("fedbraid")
 
@@ -21,7 +21,7 @@ Scores = Mapping[str, Mapping[Part, Score]]
 """By client and part."""
 
 
-def told_by_clients(mail: Mail, w: Tensor, buffers: Tensor, round: int, parts: Sequence[Part]) -> Scores:
+def told_by_clients(mail: Mail, w: Tensor, buffers: Tensor, round: int, parts: Sequence[Part], task: Task) -> Scores:
     """What the clients that are there say of the model on these parts of their samples, where they have any."""
     here, model = mail.here(), {"model": w, "buffers": buffers}
     due = {name: [part for part in parts if has[part]] for name, has in mail.greeted.items() if name in here}
@@ -33,7 +33,7 @@ def told_by_clients(mail: Mail, w: Tensor, buffers: Tensor, round: int, parts: S
     letters = {name: written[tuple(own)] for name, own in due.items() if own}
     scores, refused = mail.ask(letters, round, {}, _told)
     for name, told in list(scores.items()):
-        if reason := _mismatch(told, {part: mail.greeted[name][part] for part in due[name]}):
+        if reason := _mismatch(told, {part: mail.greeted[name][part] for part in due[name]}, task):
             refused[name] = reason
             del scores[name]
     for name, reason in refused.items():
@@ -45,13 +45,15 @@ def _told(answer: Letter) -> dict[Part, Score]:
     return {part: Score.read(answer, part) for part in PARTS if COUNTED[part] in answer.told}
 
 
-def _mismatch(told: Mapping[Part, Score], has: Mapping[Part, int]) -> str:
+def _mismatch(told: Mapping[Part, Score], has: Mapping[Part, int], task: Task) -> str:
     """Why scores are not those that were asked for, or nothing."""
     if told.keys() != has.keys():
         return f"it tells of {' and '.join(told) or 'no'} samples, and was asked for {' and '.join(has)} samples"
     for part, score in told.items():
         if score.samples != has[part]:
             return f"it tested on {score.samples:,} samples, and has {has[part]:,}"
+        if not fits(score, task):
+            return f"its scores are not those of a {task}"
     return ""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from fedbraid.core.task import Task
 from fedbraid.federation.letters import Letter, Refused
 
 Part = Literal["test", "validation"]
@@ -41,6 +42,11 @@ class Score:
 def _before(part: Part) -> str:
     """What test scores have before their names, who were there first, is nothing."""
     return "" if part == "test" else f"{part}_"
+
+
+def fits(score: Score, task: Task) -> bool:
+    """Whether it says how many were right where that can be said, and nowhere else."""
+    return (score.hits is not None) == (task == "classification")
 
 
 def counts_of(answer: Letter) -> dict[Part, int]:

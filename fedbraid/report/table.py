@@ -154,7 +154,7 @@ def _plain_cell(value: float) -> Cell:
 
 def _about_validation(target: float | None) -> list[str]:
     notes = ["chosen: on the test set, in the round that is best on validation samples; validation: on those, there"]
-    return [*notes, "rounds to the target: on validation samples"] if target is not None else notes
+    return notes if target is None else [*notes, "rounds to the target: on validation samples, where some are held out"]
 
 
 def _notes(

@@ -27,6 +27,8 @@ SHARES = ACCURACY, "client_accuracy", "group_accuracy", "validation_accuracy"
 """Keys of the log, or tables in it, whose numbers are shares."""
 PER_CLIENT, GROUPS = "evaluate.per_client = true", "evaluate.groups = true"
 VALIDATION = "evaluate.validation = 0.1"
+BOTH = " and "
+"""Between two settings that a metric needs."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def met(needs: str, evaluate: Evaluation) -> bool:
     """Whether an evaluation is asked for what a metric needs."""
     asked = [_needs(name) for name in evaluate.metrics]
     more = evaluate.per_client and PER_CLIENT, evaluate.groups and GROUPS, evaluate.validation and VALIDATION
-    return needs in (*asked, *more, "")
+    return all(one in (*asked, *more, "") for one in needs.split(BOTH))
 
 
 def _end(record: Record, of: str, n: int) -> list[float]:
@@ -182,19 +184,19 @@ def best(of: str = ACCURACY, better: str = "") -> Metric:
 
 
 def chosen(of: str = ACCURACY, better: str = "") -> Metric:
-    """What somebody without test data would have chosen, and what it is worth on them."""
-    on = "validation_loss" if of == "loss" else "validation_accuracy"
-    made = _metric(f"test {of} of the round with the best {on.replace('_', ' ')}", of, better, _none)
-    pick = max if more_is_better(on) else min
+    """What somebody without test data would have chosen, and what it is worth on them: by accuracy, if there is one."""
+    made = _metric(f"test {of} of the round that is best on validation samples", of, better, _none)
 
     def read(r: Record) -> float | None:
         tested = dict(course(r, of))
-        rounds = [(number, score) for number, score in course(r, on) if number in tested]
+        hits = [] if of == "loss" else course(r, "validation_accuracy")
+        rounds = [(number, score) for number, score in hits or course(r, "validation_loss") if number in tested]
+        pick = max if hits else min
         if not rounds:
             return math.nan if _diverged(r, of) else None
         return tested[pick(rounds, key=lambda pair: pair[1])[0]]
 
-    return replace(made, read=read, needs=VALIDATION)
+    return replace(made, read=read, needs=BOTH.join(filter(None, [made.needs, VALIDATION])))
 
 
 def _none(record: Record) -> None:

@@ -105,6 +105,21 @@ def test_scores_that_cannot_be_are_left_out(told, reason, tmp_path, caplog):
     assert any(f"round 1 is tested without {WHO}" in said and reason in said for said in caplog.messages)
 
 
+def test_a_client_that_does_not_say_how_many_were_right_does_not_count_as_wrong(tmp_path, caplog):
+    config = configured("fedavg", samples(tmp_path), **EVERYBODY, **HELD)
+
+    def silent(question, answer):
+        told = {key: value for key, value in read(answer, 1 << 30).told.items() if key != "validation_hits"}
+        return rewritten(answer, told=told)
+
+    with caplog.at_level(logging.WARNING):
+        line = by_letter(
+            config, tmp_path, happening(config, tmp_path / "homes", {(WHO, 1, "evaluate"): silent})
+        ).advance()
+    assert WHO not in line["validated_by"]
+    assert any(f"without {WHO}: its scores are not those of a classification" in said for said in caplog.messages)
+
+
 def test_a_client_that_is_asked_for_what_nobody_knows_refuses(tmp_path):
     file = samples(tmp_path)
     transport = InProcess(clients(file, tmp_path))

@@ -20,6 +20,7 @@ RECORD = made_up_record(
 READ = {
     "chosen": 0.5,
     "chosen(of='loss')": 0.4,
+    "chosen(of='client_accuracy.mean')": 0.7,
     "best(of='validation_accuracy')": 0.4,
     "best(of='validation_loss')": 0.2,
     "best": 0.6,
