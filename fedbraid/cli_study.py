@@ -180,7 +180,10 @@ def study_report(
     data_dir: DataDir = None,
     strand: Own = None,
 ) -> None:
-    """Report what is finished of a table or figure, or of all that were begun. Options are those of its run."""
+    """Report what is finished of a table or figure, or of all that were begun.
+
+    Scale, rounds and settings are those that it was run with; another number of seeds replaces the report.
+    """
     from fedbraid.cli_input import load_strands
     from fedbraid.studies.folders import report_folders
     from fedbraid.studies.plan import as_recorded

@@ -157,6 +157,9 @@ def test_a_comparison_says_what_validation_would_choose(tmp_path):
     assert f": {max(by, key=by.get)}, with" in said
     assert tmp_path / "curves-validation.png" in done.report(tmp_path)
     assert said in (tmp_path / "report.html").read_text()
+    both = fb.compare("fedavg", "fedprox", vary={"optimizer.lr": [0.001, 0.3]}, **TINY, **HELD)
+    (said,) = [line for line in caveats(both.records) if line.startswith("Chosen on validation samples")]
+    assert said.count("on the test set") == 2 and "fedavg lr=" in said and "; fedprox lr=" in said, "one of each method"
     plain = fb.compare("fedavg", "fedprox", **TINY)
     assert not [line for line in caveats(plain.records) if "alidation" in line]
     assert "chosen" not in {column.key for column in comparison(plain.records).columns}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
+from fedbraid import privacy
 from fedbraid.core.chain import BY_SIZE, UNIFORMLY
 from fedbraid.report.records import RunRecord, by_label, common_metric
 from fedbraid.report.settings import unshared_task
@@ -44,7 +45,8 @@ def caveats(records: Sequence[RunRecord]) -> list[str]:
     """One sentence for each reason not to take the headline at its word."""
     methods = by_method(records)
     return [
-        *_about_validation(methods, common_metric(records)),
+        *_about_validation(methods, common_metric(records), _variants(records)),
+        *_about_privacy(records),
         *_about_seeds(methods),
         *_about_unlike_seeds(records),
         *_about_close_calls(methods, common_metric(records)),
@@ -55,18 +57,45 @@ def caveats(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _about_validation(methods: Methods, metric: str) -> list[str]:
-    """The headline is read from test data; who is best there is not what somebody without them could have known."""
+def _variants(records: Sequence[RunRecord]) -> list[list[str]]:
+    """The labels of each method that was run with several settings, or of all methods where none was."""
+    groups: dict[str, list[str]] = {}
+    for label, runs in by_label(records).items():
+        groups.setdefault(runs[0].settings.get("method", label), []).append(label)
+    varied = [labels for labels in groups.values() if len(labels) > 1]
+    return list(groups.values()) if varied else [[label for labels in groups.values() for label in labels]]
+
+
+def _about_validation(methods: Methods, metric: str, groups: Sequence[Sequence[str]]) -> list[str]:
+    """The headline is read from test data; who is best there is not what somebody without them could have known.
+
+    Of a method that was run with several settings, the chosen one stands for it.
+    """
     if len(methods) < 2 or not all("chosen" in method for method in methods.values()):
         return []
-    ranked = _ranked(methods, metric, "chosen_validation")
-    if not ranked:
-        return []
-    validation, test = (methods[ranked[0]][key] for key in ("chosen_validation", "chosen"))
-    return [
-        f"Chosen on validation samples: {printable(ranked[0])}, with {_worded(validation, metric)} there and "
-        f"{_worded(test, metric)} on the test set in the same rounds."
-    ]
+    told = []
+    for labels in groups:
+        ranked = _ranked({label: methods[label] for label in labels}, metric, "chosen_validation")
+        if ranked:
+            validation, test = (methods[ranked[0]][key] for key in ("chosen_validation", "chosen"))
+            told.append(
+                f"{printable(ranked[0])}, with {_worded(validation, metric)} there and {_worded(test, metric)} on the "
+                "test set in the same rounds"
+            )
+    return [f"Chosen on validation samples: {'; '.join(told)}."] if told else []
+
+
+def _about_privacy(records: Sequence[RunRecord]) -> list[str]:
+    """What noise bought; of several seeds the one that bought least."""
+    told = []
+    for label, runs in by_label(records).items():
+        last = [run.rounds[-1].get("privacy", {}) for run in runs if run.rounds]
+        for strand in dict.fromkeys(name for each in last for name in each):
+            spent = [each[strand] for each in last if strand in each]
+            most = max(spent, key=lambda one: inf if one["epsilon"] is None else one["epsilon"])
+            epsilon = f"epsilon {privacy.told(most['epsilon'])} at delta {most['delta']:g}"
+            told.append(f"{printable(label)} has {epsilon} of a {most['of']}")
+    return [f"Privacy: {'; '.join(told)}."] if told else []
 
 
 def _about_seeds(methods: Methods) -> list[str]:

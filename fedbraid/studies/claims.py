@@ -7,8 +7,9 @@ and the claim
 - holds if the 95 % Student-t interval of these means lies above -margin, and so does the mean of every pair,
 - does not hold if the interval lies below, or that of one pair by itself, which is as much wider as there are pairs for
   chance to try (Bonferroni),
-- and is undecided otherwise: also with one seed, which has no interval, where a run diverged to no number, and as long
-  as some of its pairs were not run and none refutes it. What the others say so far stands beside it.
+- and is undecided otherwise: also with one seed, which has no interval, or where accuracies differ by the same few test
+  samples on every seed, which says that they are counted and not how far they spread; where a run diverged to no
+  number; and as long as some of its pairs were not run and none refutes it. What the others say stands beside it.
 
 With a margin of 0 that is: above zero, below zero. Accuracies and bytes have no common mean: where the pairs of a claim
 are of several kinds, differences are taken relative to the mean of the other cell.
@@ -35,6 +36,8 @@ from fedbraid.studies.recipe import Claim
 CONFIDENCE = 0.95
 ROUNDING = 1e-9
 """Differences below this, relative to the numbers if those are large, are none."""
+POINTS = "points"
+"""What accuracies differ by, in per cent."""
 RELATIVE = "% of the other's mean"
 """What differences are counted in where a claim has pairs of several kinds, such as accuracies and bytes."""
 
@@ -54,7 +57,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with the confidence interval around it; one number has none."""
+    """A mean with the confidence interval around it; one number has none, nor have accuracies that differ alike."""
 
     mean: float
     low: float
@@ -63,7 +66,7 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        return self.n > 1
+        return isfinite(self.low)
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,11 @@ class Pair:
     differences: Mapping[int, float]
     unreached: int = 0  # runs that never got to the target
     no_number: int = 0  # seeds left out because a run diverged
+    counted: bool = False  # in test samples, so that equal differences are no exact ones
 
     @property
     def interval(self) -> Interval | None:
-        return interval(list(self.differences.values()))
+        return interval(list(self.differences.values()), counted=self.counted)
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def judged(claim: Claim, samples: Mapping[Place, Sample], rows: Sequence[str], c
     compared = [paired(samples[better], samples[than], better, than, relative=relative) for better, than in places]
     pairs = tuple(pair for pair in compared if pair.differences or pair.no_number)
     missing = tuple((pair.better, pair.than) for pair in compared if pair not in pairs)
-    overall = interval(by_seed(pairs))
+    overall = interval(by_seed(pairs), counted=any(pair.counted for pair in pairs))
     # Leaving the lost runs out would favour the cell that lost them.
     lost = any(pair.no_number for pair in pairs)
     decided = "undecided" if lost else of_all(pairs, overall, claim.margin, len(places))
@@ -149,6 +153,7 @@ def paired(one: Sample, other: Sample, better: Place, than: Place, *, relative: 
         {seed: scale * difference(one, other, seed) for seed in numbers},
         unreached=sum(not isfinite(sample.values[seed]) for seed in numbers for sample in (one, other)),
         no_number=len(both) - len(numbers),
+        counted=one.unit == POINTS,
     )
 
 
@@ -192,19 +197,20 @@ def refuting(pairs: Sequence[Pair], margin: float, tries: int) -> tuple[Pair, ..
     return tuple(
         pair
         for pair in pairs
-        if verdict(interval(list(pair.differences.values()), confidence), margin) == "does not hold"
+        if verdict(interval(list(pair.differences.values()), confidence, counted=pair.counted), margin)
+        == "does not hold"
     )
 
 
-def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+def interval(values: Sequence[float], confidence: float = CONFIDENCE, *, counted: bool = False) -> Interval | None:
     """The mean and its Student-t interval."""
     from scipy.special import stdtrit  # half a second, and only reports need it
 
     if not values:
         return None
     mean, n = fmean(values), len(values)
-    if n == 1:
-        return Interval(mean, -inf, inf, 1)
+    if n == 1 or (counted and max(values) - min(values) <= ROUNDING < abs(mean)):
+        return Interval(mean, -inf, inf, n)
     reach = float(stdtrit(n - 1, 0.5 + confidence / 2)) * stdev(values) / sqrt(n)
     return Interval(mean, mean - reach, mean + reach, n)
 

@@ -17,7 +17,7 @@ from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
 from fedbraid.studies.metrics import met, parse
 from fedbraid.studies.naming import AT, chosen, matching, pairs, places
 from fedbraid.studies.possible import check_possible
-from fedbraid.studies.recipe import Line, Recipe
+from fedbraid.studies.recipe import Line, Picture, Recipe
 
 HERE = Path(__file__).parent / "recipes"
 
@@ -175,6 +175,8 @@ def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
             drawn = chosen("column", picture.columns, columns)
             if picture.kind == "line" and any(line.x is None for line in recipe.columns if line.name in drawn):
                 raise UserError("a line goes over the columns' x, which some of them lack")
+            if picture.kind != "curves" and picture.of != Picture.of:
+                raise UserError(f"of={picture.of!r} is for curves; a {picture.kind} shows the table's numbers")
     if recipe.calculation and recipe.calculation not in CALCULATIONS:
         raise unknown("calculation", recipe.calculation, CALCULATIONS)
     made = cells(recipe, own=own)

@@ -94,6 +94,15 @@ def test_one_seed_decides_nothing() -> None:
     assert finding.agreeing == 2
 
 
+def test_accuracies_that_differ_by_the_same_sample_on_every_seed_have_no_interval() -> None:
+    """One of 359 test samples twice is no proof; one byte twice is."""
+    for unit, expected in (("points", "undecided"), ("bytes", "holds")):
+        found = cells(a=sample(90.28, 80.28, unit=unit), b=sample(90.0, 80.0, unit=unit))
+        finding = judged(A_BEATS_B, found, ROWS, COLUMNS)
+        assert (finding.verdict, finding.agreeing) == (expected, 2)
+        assert finding.overall and finding.overall.known == (unit == "bytes")
+
+
 def test_equal_cells_are_undecided() -> None:
     assert judged(A_BEATS_B, cells(a=sample(1, 2, 3), b=sample(1, 2, 3)), ROWS, COLUMNS).verdict == "undecided"
 

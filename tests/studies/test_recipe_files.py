@@ -161,6 +161,10 @@ MISTAKES = {
         "needs analyze = ['hessian']",
     ),
     "metric of no round": ([('metric = "last"', 'metric = "at(round=7)"')], "looks at a round beyond the last, 4"),
+    "picture of nothing": (
+        [("[[rows]]", '[[pictures]]\nkind = "bars"\nof = "loss"\n\n[[rows]]')],
+        "of='loss' is for curves",
+    ),
     "calculated metric": ([('metric = "last"', 'metric = "calculated"')], "the recipe has no calculation"),
     "no such calculation": ([("seeds = 2", 'calculation = "sums"')], "no calculation is called 'sums'"),
     "setting that is refused": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, isfinite
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def bars(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
     several = len({asked.named(column) for column in asked.columns}) > 1
     for place, (column, axes) in enumerate(panels.items()):
         below = several or place + _across(len(panels)) >= len(panels)
-        titled(axes, theme, shortened(asked.named(column), 60 // _across(len(panels))) if below else "", "")
+        titled(axes, theme, fill(asked.named(column), 72 // _across(len(panels))) if below else "", "")
     return figure
 
 

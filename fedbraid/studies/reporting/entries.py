@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
-from fedbraid.studies.claims import Finding, Sample, judged
+from fedbraid.studies.claims import POINTS, Finding, Sample, judged
 from fedbraid.studies.metrics import Metric, aggregations, parse
 from fedbraid.studies.naming import AT, Place, pairs
 from fedbraid.studies.recipe import Claim, Recipe
@@ -176,7 +176,7 @@ def _sample(entry: Entry, cell: CellResult) -> Sample:
 def unit_of(metric: Metric, scale: float) -> str:
     """What a difference of two of its numbers is counted in."""
     if metric.percent != 1.0:
-        return {1.0: "", 100.0: "points"}.get(scale, "points²")
+        return {1.0: "", 100.0: POINTS}.get(scale, "points²")
     name, given = terms(metric.text, "a metric")[0]
     if name == "skew":
         return ""

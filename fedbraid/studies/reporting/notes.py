@@ -59,6 +59,8 @@ def warnings(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
         told.append(
             f"NOT THE PAPER'S SETTINGS: everything here was run with {results.variant}. The numbers cannot be "
             "compared with the paper's, and the claims are tested on these settings only."
+            if recipe.numbers
+            else f"NOT THE RECIPE'S SETTINGS: everything here was run with {results.variant}."
         )
     if len(results.seeds) != recipe.seeds:
         told.append(f"{_count(len(results.seeds), 'seed')} instead of the recipe's {recipe.seeds}.")
@@ -147,7 +149,7 @@ def interval_words(found: Interval, digits: int, unit: str) -> str:
     how = pattern(largest, digits, share=unit.startswith(("points", "%")))
     size = f"{signed(found.mean, how)} {unit}".strip()
     if not found.known:
-        return f"{size} (one seed)"
+        return f"{size} ({'one seed' if found.n == 1 else f'on each of {found.n} seeds: no interval'})"
     return f"{size}, 95 % interval {signed(found.low, how)} to {signed(found.high, how)} ({found.n} seeds)"
 
 

@@ -17,6 +17,7 @@ import fedbraid as fb
 from fedbraid import privacy
 from fedbraid.core.random import stream
 from fedbraid.core.sampling import Drawn, bernoulli, coming
+from fedbraid.report.headline import caveats
 from fedbraid.runs import RunDirectory
 
 
@@ -149,6 +150,16 @@ def test_what_is_not_trained_stays():
 
 
 # --- what is accounted
+
+
+def test_a_comparison_says_what_each_spent():
+    data, partition = toy()
+    done = fb.compare("uniform", "dp(noise=2.0, clip=0.5)", data=data, partition=partition, rounds=2, seeds=2)
+    (said,) = [line for line in caveats(done.records) if line.startswith("Privacy: ")]
+    spent = privacy.told(privacy.spent(2.0, 2))
+    assert said == f"Privacy: dp(noise=2.0, clip=0.5) has epsilon {spent} at delta 1e-05 of a client."
+    assert privacy.told(None) == privacy.told(float("inf")) == "no bound"
+    assert privacy.told(6.4501) == "6.46"
 
 
 def test_epsilon_is_in_each_line_and_in_the_summary(tmp_path):
