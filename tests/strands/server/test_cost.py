@@ -42,6 +42,7 @@ COST = {  # down, up
     "fedacd": (P, P + 1),
     "mixup": (P, P),
     "avgm": (P, P),
+    "dp": (P, P),
     "opt": (P, P),
     "nh": (P_NH, BODY + 1 + C * D + C),  # prototypes take the place of the head, and counts
     "creff(per_class=2, match_steps=1, head_epochs=1)": (
