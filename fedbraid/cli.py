@@ -30,6 +30,7 @@ from fedbraid.cli_shared import (
     interruptible,
     out,
     print_json,
+    refuse_to_guess,
 )
 from fedbraid.cli_study import study_app
 from fedbraid.errors import UserError
@@ -102,6 +103,7 @@ def run(
     from fedbraid.cli_input import load_network, load_strands, resolved
     from fedbraid.runs import RunDirectory
 
+    refuse_to_guess(place, resume)
     network = load_network(model)
     objects: dict[str, Any] = {} if network is None else {"model": network}
     held = RunDirectory(place) if place and resume else None
@@ -123,7 +125,7 @@ def run(
             "resume it with that one, or choose another --out"
         )
     where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
-    with interruptible(), cli_show.progress(err, chosen.rounds) as on_round:
+    with interruptible(where), cli_show.progress(err, chosen.rounds) as on_round:
         done = api.run(
             config=chosen,
             out=where,
@@ -181,6 +183,7 @@ def compare(
     from fedbraid.report.table import comparison, to_json, to_rich
     from fedbraid.runs import SEEDS, RunDirectory
 
+    refuse_to_guess(place, resume)
     network = load_network(model)
     objects: dict[str, Any] = {} if network is None else {"model": network}
     held = next(iter(sorted(place.glob(SEEDS))), None) if place and resume else None
@@ -208,7 +211,7 @@ def compare(
     )
     asked = [request for _, request in requests]
     rounds = sum(r.config.rounds for r in asked if r.directory and r.directory.reached < r.config.rounds)
-    with interruptible(), cli_show.progress(err, rounds) as on_round:
+    with interruptible(where), cli_show.progress(err, rounds) as on_round:
         done = api.compared(requests, out=where, resume=resume, on_round=on_round, together=not separate)
     table = comparison(done.records, done.target, done.remarks)
     if as_json:

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedbraid.cli_shared import DataDir, Device, Json, Net, Own, Settings, err, interruptible, out, print_json
+from fedbraid.cli_shared import (
+    DataDir,
+    Device,
+    Json,
+    Net,
+    Own,
+    Settings,
+    err,
+    interruptible,
+    out,
+    print_json,
+    refuse_to_guess,
+)
 from fedbraid.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,6 +137,7 @@ def serve(
         if client or clients:
             raise UserError("the clients are those of the roster in --keys; leave out --client and --clients")
         roster = tuple(member.name for member in read_roster(key_folder / "roster"))
+    refuse_to_guess(place, resume)
     held = RunDirectory(place) if place and resume else None
     base = held.config() if held and held.started and config is None else None
     network = load_network(model)
@@ -159,7 +172,7 @@ def serve(
     )
     if insecure:
         _warn("without TLS: whoever reaches this port can read what is sent, and take part under any client's name")
-    with interruptible():
+    with interruptible(where):
         run_server(told, Address(host, port), key_folder.resolve() if key_folder else None, _say)
     if as_json:
         summary = json.loads((where / "summary.json").read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedbraid.errors import UserError
 from fedbraid.registry import Entry
 
 out = Console()
@@ -41,13 +43,21 @@ Net = Annotated[
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible(where: Path) -> Iterator[None]:
     """Ctrl-C ends a run with a word on how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        err.print("interrupted; what is recorded can be continued with --out and --resume")
+        err.print(
+            f"interrupted; --out {shlex.quote(str(where))} --resume goes on with it", soft_wrap=True, markup=False
+        )
         raise typer.Exit(130) from None
+
+
+def refuse_to_guess(place: Path | None, resume: bool) -> None:
+    """What is to be gone on with has to be said: a new folder would be begun instead."""
+    if resume and place is None:
+        raise UserError("--resume goes on with what --out holds; say by --out which one")
 
 
 def print_json(value: Any) -> None:

@@ -129,7 +129,7 @@ def study_run(
     for way, without in before.without_data.items():
         _say(err, f"skipped: {len(without)} runs of {len({run.digest for run in without})} cells, because {way}")
     ahead = sum(run.config.rounds for run in before.pending)
-    with interruptible(), cli_show.progress(err, ahead, plan.cell_names(runs)) as on_round:
+    with interruptible(place), cli_show.progress(err, ahead, plan.cell_names(runs)) as on_round:
         after = conduct(
             runs,
             place,

@@ -103,6 +103,19 @@ def test_compare_varies_settings(fedbraid, rendered):
     assert code == 2 and "ask for several seeds" in err
 
 
+@pytest.mark.parametrize("words", [("run",), ("compare", "fedavg", "fedprox")], ids=["run", "compare"])
+def test_what_is_to_be_resumed_has_to_be_said(fedbraid, words, monkeypatch):
+    code, _, err = fedbraid(*words, *SMALL, "--resume")
+    assert code == 2 and "say by --out which one" in err and not Path("runs").exists()
+
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedbraid.api.execute", pressed)
+    code, _, err = fedbraid(*words, *SMALL)
+    assert code == 130 and re.search(r"interrupted; --out runs/\S+ --resume goes on with it", err)
+
+
 def test_a_comparison_goes_on_for_longer_only_if_asked_to(fedbraid):
     words = ("compare", "fedavg", *SMALL, "--out", "c", "--json")
     assert fedbraid(*words)[0] == 0
