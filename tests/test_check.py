@@ -25,9 +25,11 @@ SUMS = {
 OTHERS = (s.name for s in STRANDS if s.name != "creff")  # a few of its many steps are enough
 CHAINS = {parse(name): name for name in (*METHODS, *OTHERS, *SUMS, "scaffold+prox+disco+skip+avgm")}
 """Each once: most methods are a strand by another name."""
+BRAIDS = [pytest.param(c, marks=pytest.mark.slow if len(c.strands) == 2 else (), id=CHAINS[c]) for c in CHAINS]
+"""Of two strands together, which the tests of composition try all, by hand."""
 
 
-@pytest.mark.parametrize("chain", CHAINS, ids=CHAINS.get)
+@pytest.mark.parametrize("chain", BRAIDS)
 def test_every_strand_and_method_keeps_the_contract(chain):
     results = check_strand(chain)
     assert {r.verdict for r in results} <= {"passed", "not applicable"}
