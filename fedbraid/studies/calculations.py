@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedbraid.studies.bound import bound
+from fedbraid.studies.layers import layers
 from fedbraid.studies.payload import payload
 from fedbraid.studies.recipe import Settings
 
 Calculation = Callable[[Settings, int], float]
 
-CALCULATIONS: dict[str, Calculation] = {"bound": bound, "payload": payload}
+CALCULATIONS: dict[str, Calculation] = {"bound": bound, "layers": layers, "payload": payload}

@@ -17,13 +17,18 @@ from helpers import federation, toy
 
 from fedbraid.config import Config
 from fedbraid.data.dirichlet import dirichlet
+from fedbraid.errors import UserError
 from fedbraid.studies import metrics, recipes
 from fedbraid.studies.cells import Cell, cells
 from fedbraid.studies.identity import digest
+from fedbraid.studies.layers import layers
 from fedbraid.studies.naming import pairs
 from fedbraid.studies.recipe import Recipe
 
-NAMES = [name for name in recipes.names() if name.startswith(("asd-", "fedacd-"))]
+BOTH = [name for name in recipes.names() if name.startswith(("asd-", "fedacd-"))]
+LAYERS = "asd-table5"
+"""Lists layers: nothing is trained."""
+NAMES = [name for name in BOTH if name != LAYERS]
 IMAGES = {
     "cifar10": (50_000, 10),
     "cifar100": (50_000, 100),
@@ -64,8 +69,8 @@ def number(of: Recipe, cell: Cell) -> float | None:
 
 
 def test_there_is_a_recipe_for_every_table_and_figure() -> None:
-    asd = [f"asd-table{k}" for k in range(1, 15) if k != 5] + [f"asd-figure{k}" for k in (1, 3, 7, 11, 12)]
-    assert sorted(NAMES) == sorted(asd + [f"fedacd-table{k}" for k in range(1, 10)])  # ASD's Table 5 lists layers
+    asd = [f"asd-table{k}" for k in range(1, 15)] + [f"asd-figure{k}" for k in (1, 3, 7, 11, 12)]
+    assert sorted(BOTH) == sorted(asd + [f"fedacd-table{k}" for k in range(1, 10)])
 
 
 def test_a_run_that_is_in_several_tables_has_one_number_in_the_paper() -> None:
@@ -237,3 +242,32 @@ def test_every_partition_can_be_made(small: bool) -> None:
             made = dirichlet(np.arange(total) % classes, clients, np.random.default_rng(seed), beta, min_size)
             assert len(made) == clients
     assert tried
+
+
+# --- the layers of ASD's networks
+
+
+def test_networks_have_the_layers_that_asd_lists():
+    made = [cell for cell in cells(recipe(LAYERS)).values() if not cell.skip]
+    numbers = recipe(LAYERS).numbers
+    assert len(made) == 16
+    for cell in made:
+        assert layers(cell.settings, 0) == numbers[cell.row][cell.column][0], (cell.row, cell.column)
+
+
+LAYER = {"model": {"name": "cnn"}, "samples": {"shape": [3, 32, 32], "classes": 5}, "layer": "all"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"layer": "convolution 3"}, "this network has 2 of that kind"),
+        ({"layer": "pooling 1"}, "no kind of layer is called 'pooling'"),
+        ({"rounds": 3}, "no setting of a layer is called 'rounds'"),
+        ({"samples": None}, "a layer needs samples"),
+    ],
+)
+def test_mistakes_of_a_layer_are_told(change, said):
+    settings = {key: value for key, value in (LAYER | change).items() if value is not None}
+    with pytest.raises(UserError, match=said):
+        layers(settings, 0)
