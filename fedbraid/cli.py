@@ -21,13 +21,18 @@ from fedbraid.cli_shared import (
     DataDir,
     Device,
     Json,
+    Method,
     Net,
+    Out,
     Own,
+    Resume,
     Settings,
+    begun,
     described,
     entry_table,
     err,
     interruptible,
+    new_run,
     out,
     print_json,
     refuse_to_guess,
@@ -71,8 +76,6 @@ def options(version: Version = False) -> None:
 
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
 Engine = Annotated[str | None, typer.Option(help="auto, stack, loop, compiled or ray.", show_default="auto")]
 Address = Annotated[
     str | None, typer.Option(help="Of a Ray cluster, or auto.", show_default="a Ray of its own on this machine")
@@ -85,7 +88,7 @@ Gpus = Annotated[
 @app.command()
 def run(
     config: ConfigFile = None,
-    method: Annotated[str | None, typer.Option("--method", "-m", help="Such as fedprox+disco.")] = None,
+    method: Method = None,
     settings: Settings = None,
     place: Out = None,
     resume: Resume = False,
@@ -101,13 +104,11 @@ def run(
     """Train one federation. A bare `fedbraid run` trains FedAvg on handwritten digits of ten skewed clients."""
     from fedbraid import api, cli_show
     from fedbraid.cli_input import load_network, load_strands, resolved
-    from fedbraid.runs import RunDirectory
 
     refuse_to_guess(place, resume)
     network = load_network(model)
     objects: dict[str, Any] = {} if network is None else {"model": network}
-    held = RunDirectory(place) if place and resume else None
-    base = held.config() if held and held.started and config is None else None
+    base = begun(place, resume, config)
     chosen = resolved(
         config,
         settings,
@@ -124,7 +125,7 @@ def run(
             f"{place} was begun with method = {base.method!r}, not {chosen.method!r}; "
             "resume it with that one, or choose another --out"
         )
-    where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
+    where = place or new_run(chosen)
     with interruptible(where), cli_show.progress(err, chosen.rounds) as on_round:
         done = api.run(
             config=chosen,
@@ -142,6 +143,16 @@ def run(
         cli_show.summary(out, done, where)
 
 
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE,…",
+        help="A setting with several values: each method is trained with every one, and with every combination if "
+        "given many times.",
+    ),
+]
+
+
 @app.command()
 def compare(
     method: Annotated[list[str], typer.Argument(metavar="METHOD…", help="Methods, such as fedavg fedavg+disco.")],
@@ -152,14 +163,7 @@ def compare(
         bool, typer.Option("--separate", help="One run after the other, where several could share a stack.")
     ] = False,
     settings: Settings = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE,…",
-            help="A setting with several values: each method is trained with every one, and with every combination if "
-            "given many times.",
-        ),
-    ] = None,
+    vary: Vary = None,
     place: Out = None,
     resume: Resume = False,
     engine: Engine = None,
@@ -179,8 +183,6 @@ def compare(
     from fedbraid import api, cli_show
     from fedbraid.cli_input import load_network, load_strands, resolved, several
     from fedbraid.config import Config
-    from fedbraid.report.headline import caveats, headline
-    from fedbraid.report.table import comparison, to_json, to_rich
     from fedbraid.runs import SEEDS, RunDirectory
 
     refuse_to_guess(place, resume)
@@ -213,24 +215,12 @@ def compare(
     rounds = sum(r.config.rounds for r in asked if r.directory and r.directory.reached < r.config.rounds)
     with interruptible(where), cli_show.progress(err, rounds) as on_round:
         done = api.compared(requests, out=where, resume=resume, on_round=on_round, together=not separate)
-    table = comparison(done.records, done.target, done.remarks)
     if as_json:
-        failed = [{"method": f.label, "seed": f.seed, "reason": f.reason} for f in done.failed]
-        print_json({"directory": str(where), **to_json(table), "failed": failed})
+        print_json({"directory": str(where), **cli_show.comparison_in_json(done)})
     else:
-        out.print(to_rich(table))
-        for line in (headline(done.records), *caveats(done.records)):
-            out.print(escape(line))
-        out.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+        cli_show.comparison(out, done, where)
     if done.failed:
-        for remark in done.remarks:
-            err.print(f"[bold red]error:[/] {escape(remark)}", highlight=False, soft_wrap=True)
-        err.print(
-            f"the others are kept: --out {where} --resume tries again what failed, and trains nothing twice",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        cli_show.failures(err, done, where)
         raise typer.Exit(1)
 
 
