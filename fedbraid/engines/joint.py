@@ -26,8 +26,8 @@ from fedbraid.engines.local import Local, Part, explained
 from fedbraid.engines.memory import clients_that_fit
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, picked
-from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given
+from fedbraid.engines.timetable import longest_first
 from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
 

@@ -27,8 +27,8 @@ from fedbraid.engines.memory import SHARE, clients_that_fit, free_memory
 from fedbraid.engines.precision import Precision
 from fedbraid.engines.replies import Inbox, Stacked
 from fedbraid.engines.samples import Clients, Samples, picked
-from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given, Stack
+from fedbraid.engines.timetable import longest_first
 from fedbraid.engines.trace import LOOKS
 from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
