@@ -39,8 +39,8 @@ from fedbraid.models.outputs import Outputs
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """What clients were given: tensors, and which of them carry a client axis (0) or are shared (None)."""
+class Received:
+    """What clients received: tensors, and which of them carry a client axis (0) or are shared (None)."""
 
     tensors: State
     axes: Any
@@ -72,7 +72,7 @@ class Stack:
 
     def train(
         self,
-        given: Given,
+        given: Received,
         ids: Sequence[int],
         plans: Sequence[Plan],
         cached: Mapping[str, Outputs],
@@ -91,7 +91,7 @@ class Stack:
     def _trained(
         self,
         state: State,
-        given: Given,
+        given: Received,
         ids: Sequence[int],
         plans: Sequence[Plan],
         own: Tree,
@@ -103,7 +103,7 @@ class Stack:
         train = self._train_captured if self.device.type == "cuda" else self._train_traced
         return train(state, given, plan, timetable, own, seen)
 
-    def _begun(self, given: Given, own: Tree, clients: int) -> State:
+    def _begun(self, given: Received, own: Tree, clients: int) -> State:
         state: State
         if self.job.chain.using("begin") or given.axes["start"] == 0:
             state = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
@@ -111,7 +111,7 @@ class Stack:
             state = grow(self.job.begin(given.tensors, no_batches), lambda t: t.expand(clients, *t.shape))
         return state
 
-    def _ended(self, state: State, given: Given, own: Tree) -> tuple[Tree, dict[str, Tree]]:
+    def _ended(self, state: State, given: Received, own: Tree) -> tuple[Tree, dict[str, Tree]]:
         if not self.job.chain.using("end"):  # then nothing is computed, and a client axis does not matter
             return self.job.end(state, given.tensors, no_batches)
         uploads, kept = self._passing(own, vmap(self._end, (0, given.axes, 0)), state, given.tensors, own)
@@ -130,7 +130,7 @@ class Stack:
 
         return self._prepared.of(plans, make)
 
-    def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
+    def probe(self, given: Received, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
         self.passed = [Work()] * len(ids)
         own = self._own(ids, plans)
         answers: Tree = self._passing(own, vmap(self._probe, (given.axes, 0)), given.tensors, own)
@@ -208,7 +208,7 @@ class Stack:
     def _train_traced(
         self,
         state: State,
-        given: Given,
+        given: Received,
         plan: State,
         timetable: Timetable,
         own: Tree,
@@ -240,7 +240,7 @@ class Stack:
         finished: State = rebuild(state, _joined([live, *reversed(idle)]))
         return finished
 
-    def _new_epoch(self, state: State, given: Given, now: State, own: Tree, begins: Tensor) -> State:
+    def _new_epoch(self, state: State, given: Received, now: State, own: Tree, begins: Tensor) -> State:
         """The state of the first clients of a stack, anew for those that begin a local epoch."""
         if not any(s.every_epoch for s in self.job.chain.using("begin")):
             return state
@@ -255,7 +255,7 @@ class Stack:
     def _train_captured(
         self,
         state: State,
-        given: Given,
+        given: Received,
         plan: State,
         timetable: Timetable,
         own: Tree,
@@ -273,7 +273,7 @@ class Stack:
                 active = int(timetable.active[stretch.start])
                 live = rows(captured.state, slice(active))
                 row = rows(captured.plan, (stretch.start, slice(active)))
-                now = Given(captured.given, given.axes)
+                now = Received(captured.given, given.axes)
                 captured.write(self._new_epoch(live, now, now[:active], own, row["counts"] > 0))
             captured.replay(stretch, partial(self._steps, captured, given.axes, stretch))
         finished: State = grow(captured.state, lambda v: v[:clients].clone())
@@ -282,7 +282,7 @@ class Stack:
     def _steps(self, captured: Captured, axes: Any, stretch: Stretch, steps: int) -> None:
         """Steps that follow one another, with all their batches looked up at once."""
         live: State = rows(captured.state, slice(stretch.size))
-        now = Given(captured.given, axes)[: stretch.size]
+        now = Received(captured.given, axes)[: stretch.size]
         batches = self._look_up(captured.rows(stretch.size, steps), captured.seen)
         for step in range(steps):
             live = self._step(axes, stretch.guarded, live, now, rows(batches, step))
