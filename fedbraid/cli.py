@@ -38,6 +38,7 @@ from fedbraid.cli_shared import (
     refuse_to_guess,
 )
 from fedbraid.cli_study import study_app
+from fedbraid.cli_table import word_table
 from fedbraid.errors import UserError
 from fedbraid.version import __version__
 
@@ -242,14 +243,19 @@ def methods(
     if as_json:
         print_json(entries)
         return
-    table = Table("method", "paper", "hyper-parameters", "floats down / up", "not with", box=None, header_style="bold")
-    for entry in entries:
-        refused = ", ".join(entry["not with"])
-        table.add_row(entry["name"], entry["paper"], escape(entry["written"]), entry["cost"], refused)
-    out.print(table)
-    out.print("P is the number of the model's parameters. Join strands with +, such as fedprox+disco: all but those")
-    out.print("under 'not with' go together.")
+    titles = "method", "paper", "hyper-parameters", "floats down / up", "not with"
+    rows = [(e["name"], e["paper"], _by_strand(e["written"]), e["cost"], ", ".join(e["not with"])) for e in entries]
+    out.print(word_table(titles, rows, out.width))
+    out.print(
+        "P is the number of the model's parameters. Join strands with +, such as fedprox+disco: all but those under "
+        "'not with' go together."
+    )
     out.print("One whole, with its source: fedbraid methods disco")
+
+
+def _by_strand(written: str) -> str:
+    """A chain with a line for each strand: as one word, two would be wider than a narrow terminal has room for."""
+    return written.replace(")+", ")+\n")
 
 
 @app.command()
