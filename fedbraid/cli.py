@@ -21,18 +21,24 @@ from fedbraid.cli_shared import (
     DataDir,
     Device,
     Json,
+    Method,
     Net,
+    Out,
     Own,
+    Resume,
     Settings,
+    begun,
     described,
     entry_table,
     err,
     interruptible,
+    new_run,
     out,
     print_json,
     refuse_to_guess,
 )
 from fedbraid.cli_study import study_app
+from fedbraid.cli_table import word_table
 from fedbraid.errors import UserError
 from fedbraid.version import __version__
 
@@ -71,8 +77,6 @@ def options(version: Version = False) -> None:
 
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
 Engine = Annotated[str | None, typer.Option(help="auto, stack, loop, compiled or ray.", show_default="auto")]
 Address = Annotated[
     str | None, typer.Option(help="Of a Ray cluster, or auto.", show_default="a Ray of its own on this machine")
@@ -85,7 +89,7 @@ Gpus = Annotated[
 @app.command()
 def run(
     config: ConfigFile = None,
-    method: Annotated[str | None, typer.Option("--method", "-m", help="Such as fedprox+disco.")] = None,
+    method: Method = None,
     settings: Settings = None,
     place: Out = None,
     resume: Resume = False,
@@ -101,13 +105,11 @@ def run(
     """Train one federation. A bare `fedbraid run` trains FedAvg on handwritten digits of ten skewed clients."""
     from fedbraid import api, cli_show
     from fedbraid.cli_input import load_network, load_strands, resolved
-    from fedbraid.runs import RunDirectory
 
     refuse_to_guess(place, resume)
     network = load_network(model)
     objects: dict[str, Any] = {} if network is None else {"model": network}
-    held = RunDirectory(place) if place and resume else None
-    base = held.config() if held and held.started and config is None else None
+    base = begun(place, resume, config)
     chosen = resolved(
         config,
         settings,
@@ -124,7 +126,7 @@ def run(
             f"{place} was begun with method = {base.method!r}, not {chosen.method!r}; "
             "resume it with that one, or choose another --out"
         )
-    where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
+    where = place or new_run(chosen)
     with interruptible(where), cli_show.progress(err, chosen.rounds) as on_round:
         done = api.run(
             config=chosen,
@@ -142,6 +144,16 @@ def run(
         cli_show.summary(out, done, where)
 
 
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE,…",
+        help="A setting with several values: each method is trained with every one, and with every combination if "
+        "given many times.",
+    ),
+]
+
+
 @app.command()
 def compare(
     method: Annotated[list[str], typer.Argument(metavar="METHOD…", help="Methods, such as fedavg fedavg+disco.")],
@@ -152,14 +164,7 @@ def compare(
         bool, typer.Option("--separate", help="One run after the other, where several could share a stack.")
     ] = False,
     settings: Settings = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE,…",
-            help="A setting with several values: each method is trained with every one, and with every combination if "
-            "given many times.",
-        ),
-    ] = None,
+    vary: Vary = None,
     place: Out = None,
     resume: Resume = False,
     engine: Engine = None,
@@ -179,8 +184,6 @@ def compare(
     from fedbraid import api, cli_show
     from fedbraid.cli_input import load_network, load_strands, resolved, several
     from fedbraid.config import Config
-    from fedbraid.report.headline import caveats, headline
-    from fedbraid.report.table import comparison, to_json, to_rich
     from fedbraid.runs import SEEDS, RunDirectory
 
     refuse_to_guess(place, resume)
@@ -213,24 +216,12 @@ def compare(
     rounds = sum(r.config.rounds for r in asked if r.directory and r.directory.reached < r.config.rounds)
     with interruptible(where), cli_show.progress(err, rounds) as on_round:
         done = api.compared(requests, out=where, resume=resume, on_round=on_round, together=not separate)
-    table = comparison(done.records, done.target, done.remarks)
     if as_json:
-        failed = [{"method": f.label, "seed": f.seed, "reason": f.reason} for f in done.failed]
-        print_json({"directory": str(where), **to_json(table), "failed": failed})
+        print_json({"directory": str(where), **cli_show.comparison_in_json(done)})
     else:
-        out.print(to_rich(table))
-        for line in (headline(done.records), *caveats(done.records)):
-            out.print(escape(line))
-        out.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+        cli_show.comparison(out, done, where)
     if done.failed:
-        for remark in done.remarks:
-            err.print(f"[bold red]error:[/] {escape(remark)}", highlight=False, soft_wrap=True)
-        err.print(
-            f"the others are kept: --out {where} --resume tries again what failed, and trains nothing twice",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        cli_show.failures(err, done, where)
         raise typer.Exit(1)
 
 
@@ -252,14 +243,19 @@ def methods(
     if as_json:
         print_json(entries)
         return
-    table = Table("method", "paper", "hyper-parameters", "floats down / up", "not with", box=None, header_style="bold")
-    for entry in entries:
-        refused = ", ".join(entry["not with"])
-        table.add_row(entry["name"], entry["paper"], escape(entry["written"]), entry["cost"], refused)
-    out.print(table)
-    out.print("P is the number of the model's parameters. Join strands with +, such as fedprox+disco: all but those")
-    out.print("under 'not with' go together.")
+    titles = "method", "paper", "hyper-parameters", "floats down / up", "not with"
+    rows = [(e["name"], e["paper"], _by_strand(e["written"]), e["cost"], ", ".join(e["not with"])) for e in entries]
+    out.print(word_table(titles, rows, out.width))
+    out.print(
+        "P is the number of the model's parameters. Join strands with +, such as fedprox+disco: all but those under "
+        "'not with' go together."
+    )
     out.print("One whole, with its source: fedbraid methods disco")
+
+
+def _by_strand(written: str) -> str:
+    """A chain with a line for each strand: as one word, two would be wider than a narrow terminal has room for."""
+    return written.replace(")+", ")+\n")
 
 
 @app.command()

@@ -13,11 +13,16 @@ from fedbraid.cli_shared import (
     DataDir,
     Device,
     Json,
+    Method,
     Net,
+    Out,
     Own,
+    Resume,
     Settings,
+    begun,
     err,
     interruptible,
+    new_run,
     out,
     print_json,
     refuse_to_guess,
@@ -73,37 +78,32 @@ def keys(
         out.print(f"{folder}: {files}", soft_wrap=True, highlight=False, markup=False)
 
 
+ServerKeys = Annotated[Path | None, typer.Option("--keys", help="The server's folder that `fedbraid keys` made.")]
+ClientNames = Annotated[
+    list[str] | None, typer.Option(help="With --insecure: a client's name; may be given many times.")
+]
+ClientCount = Annotated[int, typer.Option(min=0, help="With --insecure: so many clients, called client-0, client-1, …")]
+Quorum = Annotated[int, typer.Option(min=0, help="A round counts with so many answers.", show_default="everybody")]
+SecureSums = Annotated[
+    bool,
+    typer.Option("--secure", help="Learn models, and what strands only add up, as sums over clients and no other way."),
+]
+
+
 def serve(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file.")] = None,
-    key_folder: Annotated[
-        Path | None, typer.Option("--keys", help="The server's folder that `fedbraid keys` made.")
-    ] = None,
-    client: Annotated[
-        list[str] | None, typer.Option(help="With --insecure: a client's name; may be given many times.")
-    ] = None,
-    clients: Annotated[
-        int, typer.Option(min=0, help="With --insecure: so many clients, called client-0, client-1, …")
-    ] = 0,
+    key_folder: ServerKeys = None,
+    client: ClientNames = None,
+    clients: ClientCount = 0,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 = all of this machine's.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = PORT,
-    method: Annotated[str | None, typer.Option("--method", "-m", help="Such as fedprox+disco.")] = None,
+    method: Method = None,
     settings: Settings = None,
-    place: Annotated[
-        Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")
-    ] = False,
-    min_clients: Annotated[
-        int, typer.Option(min=0, help="A round counts with so many answers.", show_default="everybody")
-    ] = 0,
+    place: Out = None,
+    resume: Resume = False,
+    min_clients: Quorum = 0,
     seconds: Annotated[float, typer.Option(min=1, help="How long a client has to answer.")] = 600,
-    secure: Annotated[
-        bool,
-        typer.Option(
-            "--secure", help="Learn models, and what strands only add up, as sums over clients and no other way."
-        ),
-    ] = False,
+    secure: SecureSums = False,
     most: Annotated[int, typer.Option("--max-answer", min=1, help="MB that an answer may have.")] = 1024,
     device: Device = None,
     data_dir: DataDir = None,
@@ -117,35 +117,24 @@ def serve(
     The data set of the configuration is what the server tests on; clients train on their own.
     """
     _needs_flower()
-    from fedbraid import api, models
+    from fedbraid import models
     from fedbraid.cli_input import load_network, load_strands, resolved
     from fedbraid.config import to_dict
     from fedbraid.federation.address import Address
-    from fedbraid.federation.keys import read_roster
-    from fedbraid.federation.names import check_names
     from fedbraid.federation.server import check_federation
     from fedbraid.federation.serving import run_server
     from fedbraid.federation.settings import ServerSettings
-    from fedbraid.runs import RunDirectory
 
     _check_security(key_folder, insecure, "server")
-    if key_folder is None:
-        if bool(client) == bool(clients):
-            raise UserError("with --insecure say who the clients are: --client NAME for each, or --clients N")
-        roster = check_names(client or [f"client-{number}" for number in range(clients)])
-    else:
-        if client or clients:
-            raise UserError("the clients are those of the roster in --keys; leave out --client and --clients")
-        roster = tuple(member.name for member in read_roster(key_folder / "roster"))
+    roster = _roster(key_folder, client or [], clients)
     refuse_to_guess(place, resume)
-    held = RunDirectory(place) if place and resume else None
-    base = held.config() if held and held.started and config is None else None
+    base = begun(place, resume, config)
     network = load_network(model)
     chosen = resolved(config, settings, method=method, device=device, model=network, base=base)
     own = load_strands(strand)
     if network is None:
         models.find_network(chosen.model.name, chosen.model.options)
-    where = place or api.numbered(Path("runs"), f"{api.directory_name(chosen.method)}-{chosen.data.name}")
+    where = place or new_run(chosen)
     told = ServerSettings(
         config=to_dict(chosen),
         roster=list(roster),
@@ -217,23 +206,15 @@ def join(
     from fedbraid.cli_input import load_network, load_strands
     from fedbraid.federation.address import Address
     from fedbraid.federation.joining import run_node
-    from fedbraid.federation.keys import ROSTER, read_name, read_roster
-    from fedbraid.federation.names import check_name
     from fedbraid.federation.settings import NodeSettings
 
     _check_security(key_folder, insecure, "client")
     server = Address.parse(address)
     if secure:
-        if key_folder is None:
-            raise UserError("--secure needs --keys: without them a server can pass for the other clients")
-        read_roster(key_folder / ROSTER)  # a mistake in it is told now
-    if key_folder is not None:
-        called = check_name(name) if name else read_name(key_folder / "node.pub")
-    elif name:
-        called = check_name(name)
+        _check_others(key_folder)
+    called = _own_name(name, key_folder)
+    if insecure:
         _warn("without TLS: whoever is on the way to the server can read what is sent, or pass for the server")
-    else:
-        raise UserError("with --insecure say who you are: --name hospital-a")
     load_strands(strand)
     load_network(model)
     told = NodeSettings(
@@ -252,6 +233,40 @@ def join(
         run_node(told, server, key_folder.resolve() if key_folder else None, _say)
     except KeyboardInterrupt:
         _say(f"{called} has left {server}")
+
+
+def _roster(key_folder: Path | None, named: list[str], numbered: int) -> tuple[str, ...]:
+    """The clients' names: those whose keys the server has, or, without keys, `named` ones or so many `numbered`."""
+    from fedbraid.federation.keys import ROSTER, read_roster
+    from fedbraid.federation.names import check_names
+
+    if key_folder is not None:
+        if named or numbered:
+            raise UserError("the clients are those of the roster in --keys; leave out --client and --clients")
+        return tuple(member.name for member in read_roster(key_folder / ROSTER))
+    if bool(named) == bool(numbered):
+        raise UserError("with --insecure say who the clients are: --client NAME for each, or --clients N")
+    return check_names(named or [f"client-{number}" for number in range(numbered)])
+
+
+def _check_others(key_folder: Path | None) -> None:
+    """That a client whose model is to be hidden knows the other clients' keys; a mistake in them is told now."""
+    from fedbraid.federation.keys import ROSTER, read_roster
+
+    if key_folder is None:
+        raise UserError("--secure needs --keys: without them a server can pass for the other clients")
+    read_roster(key_folder / ROSTER)
+
+
+def _own_name(name: str | None, key_folder: Path | None) -> str:
+    from fedbraid.federation.keys import read_name
+    from fedbraid.federation.names import check_name
+
+    if name:
+        return check_name(name)
+    if key_folder is None:
+        raise UserError("with --insecure say who you are: --name hospital-a")
+    return read_name(key_folder / "node.pub")
 
 
 def _holds(given: str, settings: list[str] | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from rich.table import Table
 
 from fedbraid.errors import UserError
 from fedbraid.registry import Entry
+
+if TYPE_CHECKING:
+    from fedbraid.config import Config
 
 out = Console()
 err = Console(stderr=True)
@@ -27,15 +30,15 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="A setting such as local.epochs=5; may be given many times."),
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file.")]
+Method = Annotated[str | None, typer.Option("--method", "-m", help="Such as fedprox+disco.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where data sets that come as files are.", envvar="FEDBRAID_DATA")]
-
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
 Own = Annotated[
     list[str] | None,
     typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
 ]
-
-
 Net = Annotated[
     str | None,
     typer.Option("--model", metavar="FILE.py:CLASS", help="A network of your own: a class, or a function."),
@@ -58,6 +61,21 @@ def refuse_to_guess(place: Path | None, resume: bool) -> None:
     """What is to be gone on with has to be said: a new folder would be begun instead."""
     if resume and place is None:
         raise UserError("--resume goes on with what --out holds; say by --out which one")
+
+
+def begun(place: Path | None, resume: bool, file: Path | None) -> Config | None:
+    """The configuration of the run that is gone on with, unless a file says another."""
+    from fedbraid.runs import RunDirectory
+
+    held = RunDirectory(place) if place and resume else None
+    return held.config() if held and held.started and file is None else None
+
+
+def new_run(config: Config) -> Path:
+    """Where a run goes that is given no --out."""
+    from fedbraid import api
+
+    return api.numbered(Path("runs"), f"{api.directory_name(config.method)}-{config.data.name}")
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a user sees while a run goes on and when it is done."""
+"""What a user sees while runs go on and when they are done."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from fedbraid import privacy
 from fedbraid.config import Config
 from fedbraid.metrics import METRICS, is_share
 from fedbraid.recording import OnRound
+from fedbraid.report import table as tables
+from fedbraid.report.headline import caveats, headline
 from fedbraid.report.records import further_metrics, metric_of, validated
 from fedbraid.report.words import in_bytes
-from fedbraid.results import Run
+from fedbraid.results import Comparison, Run
 
 MOST_NAMED = 20
 """Clients whose scores are shown one by one."""
@@ -185,4 +187,33 @@ def summary(console: Console, run: Run, where: Path) -> None:
         console.print(
             f"[bold red]diverged[/]: from round {s['diverged']} on the model is not finite; its scores mean nothing"
         )
+    _report(console, where)
+
+
+def comparison(console: Console, done: Comparison, where: Path) -> None:
+    """The methods side by side, and what to make of them."""
+    console.print(tables.to_rich(tables.comparison(done.records, done.target, done.remarks)))
+    for line in (headline(done.records), *caveats(done.records)):
+        console.print(escape(line))
+    _report(console, where)
+
+
+def comparison_in_json(done: Comparison) -> dict[str, Any]:
+    failed = [{"method": f.label, "seed": f.seed, "reason": f.reason} for f in done.failed]
+    return {**tables.to_json(tables.comparison(done.records, done.target, done.remarks)), "failed": failed}
+
+
+def failures(console: Console, done: Comparison, where: Path) -> None:
+    """What went wrong in a comparison, and how to try it again."""
+    for remark in done.remarks:
+        console.print(f"[bold red]error:[/] {escape(remark)}", highlight=False, soft_wrap=True)
+    console.print(
+        f"the others are kept: --out {where} --resume tries again what failed, and trains nothing twice",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _report(console: Console, where: Path) -> None:
     console.print(f"report: {where / 'report.html'}", soft_wrap=True, highlight=False, markup=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedbraid import calibration, data, models
 from fedbraid.analyses.catalogue import watches
 from fedbraid.analyses.watch import Scored, of_scored
 from fedbraid.config import Config, optimizer_of
+from fedbraid.core.chain import Chain
 from fedbraid.core.local import LocalJob
 from fedbraid.core.model import Model
 from fedbraid.core.round import begin
@@ -123,11 +124,7 @@ def fingerprint(dataset: Dataset, partition: Partition, w: Tensor) -> str:
 def build(config: Config, given: Given, directory: Path | None = None, beside: Experiment | None = None) -> Experiment:
     """The federation before its first round. What it has in common with one `beside` it is held once."""
     device, dtype = ready(config)
-    if beside is not None and beside.config.data == config.data and given.data in (None, beside.dataset):
-        dataset = beside.dataset
-    else:
-        dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
-        check_dataset(dataset)
+    dataset = _dataset_of(config, given, beside)
     partition = given.partition if given.partition is not None else partition_of(config, dataset)
     check_partition(dataset, partition)
     split = divided_by(config, dataset, partition)
@@ -137,8 +134,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     check_needs(config, chain)
     check_fit(config, chain, dataset, len(partition))
     there = beside if beside is not None and _same_place(beside, config, dataset) else None
-    plain = there is not None and there.partition.noise is None and partition.noise is None
-    if there is not None and plain:
+    if there is not None and there.partition.noise is None and partition.noise is None:
         samples = there.clients.samples
     else:
         samples = Samples.of(dataset, noisy(dataset, partition), dtype, device, config.augment)
@@ -146,47 +142,38 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     held_out = samples.at(torch.as_tensor(split.validation).to(device)) if len(split.validation) else None
     setup = setup_of(config, model, dataset, clients, len(partition))
     kind = choose(config.engine.here, model, clients.samples)
-    in_parts = config.engine.chunk or kind != "loop" or config.engine.kind == "ray"
-    if "each model" in chain.needs or not in_parts:
-        check_memory(config, setup, "" if in_parts else ", or engine.chunk to a few")
+    _check_room(config, chain, setup, kind)
     store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
     optimizer = optimizer_of(config)
     job = LocalJob(chain, model, optimizer, dataset.task)
-
-    def engine(kind: Kind) -> Local:
-        return Local(
-            job,
-            setup,
-            clients,
-            config.local,
-            store,
-            kind,
-            chunk=config.engine.chunk,
-            capacity=setup.cohort,
-            workers=config.engine.workers,
-            precision=config.engine.precision,
-            compile_seconds=config.engine.compile_seconds,
-        )
-
-    usual = engine(kind)
-    test = there.test if there else Samples.of(dataset, dataset.test, dtype, device)
-    server = begin(chain, setup)
-    looking = watches(config.analyses)
+    engine = partial(
+        Local,
+        job,
+        setup,
+        clients,
+        config.local,
+        store,
+        chunk=config.engine.chunk,
+        capacity=setup.cohort,
+        workers=config.engine.workers,
+        precision=config.engine.precision,
+        compile_seconds=config.engine.compile_seconds,
+    )
     made = Experiment(
         config,
         chain,
         model,
         optimizer,
         setup,
-        usual,
+        engine(kind),
         store,
-        server,
+        begin(chain, setup),
         dataset,
         split.training,
         clients,
-        test,
+        there.test if there else Samples.of(dataset, dataset.test, dtype, device),
         held_out,
-        watches=looking,
+        watches=watches(config.analyses),
     )
     local = made.engine = calibration.settled(made, engine)
     if config.engine.kind == "ray":
@@ -218,6 +205,21 @@ def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, p
         fixed or coming(population, sampling.rate),
         model.frozen,
     )
+
+
+def _dataset_of(config: Config, given: Given, beside: Experiment | None) -> Dataset:
+    if beside is not None and beside.config.data == config.data and given.data in (None, beside.dataset):
+        return beside.dataset
+    dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
+    check_dataset(dataset)
+    return dataset
+
+
+def _check_room(config: Config, chain: Chain, setup: Setup, kind: Kind) -> None:
+    """That the models of a cohort fit into memory, where all of them are held at once."""
+    in_parts = config.engine.chunk or kind != "loop" or config.engine.kind == "ray"
+    if "each model" in chain.needs or not in_parts:
+        check_memory(config, setup, "" if in_parts else ", or engine.chunk to a few")
 
 
 def _same_place(beside: Experiment, config: Config, dataset: Dataset) -> bool:

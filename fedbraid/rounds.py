@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbraid import privacy
-from fedbraid.analyses.watch import Trained, Watch, of_trained
+from fedbraid.analyses.watch import TrainedRound, Watch, of_trained
 from fedbraid.config import Config
 from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
@@ -209,7 +209,7 @@ class Federation(ABC):
         totals = Reading(torch.stack([*w.aminmax(), *sums]))
         analysed: dict[str, Any] = {}
         if replies is not None and self.watched:
-            analysed = of_trained(self.watches, Trained(before, self.server, job, replies))
+            analysed = of_trained(self.watches, TrainedRound(before, self.server, job, replies))
 
         def line() -> dict[str, Any]:
             least, most, losses, samples = totals.numpy().tolist()

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from fedbraid.core.tree import Tree, grow, nbytes, stack
 from fedbraid.files import damaged, opened_tensors, save_rows
 
-State = dict[str, Tree]
-"""{strand: {name: tensor}} of one client."""
+Kept = dict[str, Tree]
+"""What strands keep on a client: {strand: {name: tensor}}."""
 
 IDS = "clients"
 """The tensor of a segment that says whose states its rows are."""
@@ -60,7 +60,7 @@ class ClientStore:
 
     def __init__(
         self,
-        blank: State,
+        blank: Kept,
         directory: Path | None = None,
         *,
         on_disk: bool = False,
@@ -72,7 +72,7 @@ class ClientStore:
         self.on_disk = on_disk and directory is not None
         self.segments: dict[str, Segment] = {}  # by file name, oldest first
         self._place: dict[int, tuple[str, int]] = {}  # client -> the segment and row of its newest state in a file
-        self._rows: dict[int, State] = {}  # clients in memory
+        self._rows: dict[int, Kept] = {}  # clients in memory
         self._changed: set[int] = set()  # clients whose newest state is in no file
         self._most = max(1, unsaved // max(1, nbytes(self.blank)))  # of them, where the others are on disk
         self._early = (f"clients-early-{mark}{number}.safetensors" for number in count())
@@ -81,7 +81,7 @@ class ClientStore:
         """Clients with state of their own."""
         return len(self._place.keys() | self._rows.keys())
 
-    def read(self, ids: Sequence[int]) -> State:
+    def read(self, ids: Sequence[int]) -> Kept:
         """The states of `ids` with a leading client axis."""
         if not self.blank:
             return {}
@@ -89,10 +89,10 @@ class ClientStore:
         if not self.on_disk:
             self._rows |= loaded
         known = loaded | {client: self._rows[client] for client in ids if client in self._rows}
-        state: State = stack([known.get(client, self.blank) for client in ids])
+        state: Kept = stack([known.get(client, self.blank) for client in ids])
         return state
 
-    def write(self, ids: Sequence[int], kept: State) -> None:
+    def write(self, ids: Sequence[int], kept: Kept) -> None:
         for k, client in enumerate(ids):
             # a row of its own: a view would keep the whole cohort's tensor alive
             self._rows[client] = grow(kept, lambda t, k=k: t[k].clone())
@@ -107,13 +107,13 @@ class ClientStore:
         assert self.directory is not None
         return self.directory / name
 
-    def _loaded(self, clients: Iterable[int]) -> dict[int, State]:
+    def _loaded(self, clients: Iterable[int]) -> dict[int, Kept]:
         """States from files, each of which is opened once."""
         wanted: dict[str, list[tuple[int, int]]] = {}
         for client in clients:
             name, row = self._place[client]
             wanted.setdefault(name, []).append((client, row))
-        loaded: dict[int, State] = {}
+        loaded: dict[int, Kept] = {}
         for name, rows in wanted.items():
             with opened_tensors(self._file(name)) as file:
                 slices = {key: (file.get_slice(key), like.device) for key, like in _flat(self.blank).items()}
@@ -204,7 +204,7 @@ class ClientStore:
                 self._place[client] = name, row
 
 
-def _flat(state: State) -> Tree:
+def _flat(state: Kept) -> Tree:
     return {f"{strand}/{name}": tensor for strand, tree in state.items() for name, tensor in tree.items()}
 
 

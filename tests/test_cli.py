@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedbraid import cli_shared
 from fedbraid.cli import main
 from fedbraid.strands import Disco
 from fedbraid.version import __version__
@@ -162,6 +163,18 @@ def test_the_noise_that_is_told_is_enough_when_it_is_typed_in(fedbraid):
         assert method, out
         code, out, err = fedbraid(*plan, "--noise", method[1], "--json")
         assert 0.99 * float(target) < json.loads(out)["epsilon"] <= float(target)
+
+
+def test_methods_are_listed_whole_in_a_narrow_terminal(fedbraid, monkeypatch):
+    _, listed, _ = fedbraid("methods", "--json")
+    monkeypatch.setattr(cli_shared.out, "_width", 80)
+    _, shown, _ = fedbraid("methods")
+    assert max(map(len, shown.splitlines())) <= 80
+    there = set(shown.split())
+    for entry in json.loads(listed):
+        chain = entry["written"].replace(")+", ")+ ")  # a line for each strand
+        for text in (entry["name"], entry["paper"], chain, ", ".join(entry["not with"])):
+            assert set(text.split()) <= there, entry["name"]
 
 
 def test_a_methods_source_is_printed_whole(fedbraid):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.analyses.watch import Trained
+    from fedbraid.analyses.watch import TrainedRound
 
 METRICS = "kl", "l1", "l2", "cosine"
 
@@ -38,7 +38,7 @@ def correlation(x: np.ndarray, y: np.ndarray) -> float | None:
     return float((x * y).sum() / scale) if scale > 1e-12 * len(x) else None
 
 
-def accuracies(run: Recorded, round: Trained) -> np.ndarray:
+def accuracies(run: Recorded, round: TrainedRound) -> np.ndarray:
     """[C] each local model's accuracy on the test set."""
     e = run.experiment
     pairs = zip(round.models, round.buffers, strict=True)

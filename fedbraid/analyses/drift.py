@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedbraid.analyses.analysis import Analysis
-from fedbraid.analyses.watch import Numbers, Trained, Watch
+from fedbraid.analyses.watch import Numbers, TrainedRound, Watch
 from fedbraid.report.style import Theme, blank, dressed, stroke, titled
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedbraid.analyses.recorded import Recorded
 
 
-def measured(round: Trained) -> Numbers:
+def measured(round: TrainedRound) -> Numbers:
     """Of a round's clients with models w_k, which began from x_k, and a server that went from w to w⁺:
 
     variance  mean of ‖w_k − w⁺‖² (FedSkip figure 1)

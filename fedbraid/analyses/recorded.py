@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedbraid.analyses.watch import Trained
+from fedbraid.analyses.watch import TrainedRound
 from fedbraid.config import Config, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import one_round
@@ -83,17 +83,17 @@ class Recorded:
         return experiment
 
     @cached_property
-    def next_round(self) -> Trained:
+    def next_round(self) -> TrainedRound:
         """The round that would come next, with everybody who would be sampled for it and nobody lost.
 
         Clients train as a run trains them: by its engine, from what strands send and keep.
         """
-        return trained(self.experiment)
+        return trained_round(self.experiment)
 
     @cached_property
-    def first_round(self) -> Trained:
+    def first_round(self) -> TrainedRound:
         """The run's first round once more, from the model that it began with."""
-        return trained(build(self._here, self._as_begun, beside=self.experiment))
+        return trained_round(build(self._here, self._as_begun, beside=self.experiment))
 
     @property
     def record(self) -> RunRecord:
@@ -122,7 +122,7 @@ class Recorded:
         return replace(self.config, engine=replace(engine, device=self.device or engine.device, kind="auto"))
 
 
-def trained(e: Experiment) -> Trained:
+def trained_round(e: Experiment) -> TrainedRound:
     """The federation's next round, without its becoming the federation's."""
     flow = one_round(e.chain, e.lr, e.setup, e.server, e.cohort(), e.config.seed)
     with e.threads(), torch.no_grad():
@@ -132,4 +132,4 @@ def trained(e: Experiment) -> Trained:
             try:
                 job = flow.send(replies)
             except StopIteration as done:
-                return Trained(e.server, done.value, job, replies)
+                return TrainedRound(e.server, done.value, job, replies)

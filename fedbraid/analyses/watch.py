@@ -23,7 +23,7 @@ Numbers = dict[str, float | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedRound:
     """A round whose clients have come back, as the server sees it."""
 
     before: Server
@@ -86,11 +86,11 @@ class Watch:
 
     name: str
     summary: str
-    trained: Callable[[Trained], Numbers] | None = None
+    trained: Callable[[TrainedRound], Numbers] | None = None
     scored: Callable[[Scored], Numbers] | None = None
 
 
-def of_trained(watches: Sequence[Watch], round: Trained) -> dict[str, Any]:
+def of_trained(watches: Sequence[Watch], round: TrainedRound) -> dict[str, Any]:
     """What the log says of a round's training, as `name.quantity`."""
     return {
         f"{watch.name}.{key}": value

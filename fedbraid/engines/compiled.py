@@ -29,7 +29,7 @@ from fedbraid.engines.latest import Latest
 from fedbraid.engines.libraries import NotCompiled, library
 from fedbraid.engines.machine import Machine
 from fedbraid.engines.samples import Clients
-from fedbraid.engines.stack import Given, Placed, Stack, with_axes
+from fedbraid.engines.stack import Placed, Received, Stack, with_axes
 from fedbraid.engines.trace import record
 from fedbraid.models.outputs import Outputs
 
@@ -74,7 +74,7 @@ class Compiled(Stack):
     def _trained(
         self,
         state: State,
-        given: Given,
+        given: Received,
         ids: Sequence[int],
         plans: Sequence[Plan],
         own: Tree,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbraid.core.local import State
 from fedbraid.core.tree import grow, leaves
-from fedbraid.engines.schedule import Stretch, rung
+from fedbraid.engines.timetable import Stretch, rung
 
 BURST = 8
 """Steps in one graph."""

@@ -26,8 +26,8 @@ from fedbraid.engines.local import Local, Part, explained
 from fedbraid.engines.memory import clients_that_fit
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, picked
-from fedbraid.engines.schedule import longest_first
-from fedbraid.engines.stack import Given
+from fedbraid.engines.stack import Received
+from fedbraid.engines.timetable import longest_first
 from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
 
@@ -70,7 +70,7 @@ class _Asked:
     job: Job
     ids: list[int]
     plans: list[Plan]
-    given: Given
+    given: Received
 
 
 class Joint:
@@ -143,7 +143,7 @@ class Joint:
         given = engine.given(job, engine.store.read(ids), Part(np.arange(len(ids)), ids, plans))
         values = {o: {n: job.model.new_tensor(v) for n, v in own.items()} for o, own in self.values[run].items()}
         axes = {o: dict.fromkeys(own) for o, own in values.items()}
-        return _Asked(run, job, ids, plans, Given(given.tensors | {VARIED: values}, given.axes | {VARIED: axes}))
+        return _Asked(run, job, ids, plans, Received(given.tensors | {VARIED: values}, given.axes | {VARIED: axes}))
 
     def _run(self, group: Sequence[_Asked]) -> dict[int, Stacked]:
         """One stack, or a few where it would not fit: everybody sorted by how much there is to do."""
@@ -176,12 +176,12 @@ class Joint:
         return replies
 
     def _probe(
-        self, given: Given, ids: Sequence[int], plans: Sequence[Plan]
+        self, given: Received, ids: Sequence[int], plans: Sequence[Plan]
     ) -> tuple[Tree, dict[str, Tree], list[Work]]:
         answers = self.local.stack.probe(given, ids, plans)
         return answers, {}, self.local.stack.passed
 
-    def _stack_size(self, clients: int, given: Given) -> int:
+    def _stack_size(self, clients: int, given: Received) -> int:
         """How many clients go into one stack; beside what one run's need, each has a copy of what its run shares."""
         if not self.local.chunk:
             shared = _over(given.axes, lambda axis, t: t if axis is None else t[:0], given.tensors)
@@ -222,16 +222,16 @@ def _side_by_side(runs: Sequence[Clients]) -> Clients:
     )
 
 
-def _merged(givens: Sequence[Given], run_of: np.ndarray) -> Callable[[np.ndarray], Given]:
+def _merged(givens: Sequence[Received], run_of: np.ndarray) -> Callable[[np.ndarray], Received]:
     """What some of all clients were given: their own, and each a copy of what its run shares."""
     axes = givens[0].axes
     whole = _over(
         axes, lambda axis, *ts: torch.stack(ts) if axis is None else torch.cat(ts), *(g.tensors for g in givens)
     )
 
-    def some(part: np.ndarray) -> Given:
+    def some(part: np.ndarray) -> Received:
         places = {axis: to_device(at, device) for axis, at in ((0, part), (None, run_of[part]))}
-        return Given(_over(axes, lambda axis, t: picked(t, places[axis]), whole), _over(axes, lambda _: 0))
+        return Received(_over(axes, lambda axis, t: picked(t, places[axis]), whole), _over(axes, lambda _: 0))
 
     device = givens[0].tensors["start"].device
     return some

@@ -27,8 +27,8 @@ from fedbraid.engines.memory import SHARE, clients_that_fit, free_memory
 from fedbraid.engines.precision import Precision
 from fedbraid.engines.replies import Inbox, Stacked
 from fedbraid.engines.samples import Clients, Samples, picked
-from fedbraid.engines.schedule import longest_first
-from fedbraid.engines.stack import Given, Stack
+from fedbraid.engines.stack import Received, Stack
+from fedbraid.engines.timetable import longest_first
 from fedbraid.engines.trace import LOOKS
 from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
@@ -108,7 +108,7 @@ class Local:
         self.width = max(min(self.work.batch or int(sizes.max()), int(sizes.max())), self.least_width)
         self._planned: Latest[list[Plan]] = Latest()
         self._cut: Latest[list[Part]] = Latest()
-        self._knows: Latest[Given] = Latest()
+        self._knows: Latest[Received] = Latest()
         if self.kind == "loop":
             self.loop = Loop(self.job, self.clients, self.workers, self.compile_seconds)
         elif self.kind == "compiled":
@@ -186,7 +186,7 @@ class Local:
             dropout=bool(self.job.model.keys),
         )
 
-    def _train(self, given: Given, part: Part, meanwhile: Callable[[], None]) -> tuple[Tree, dict[str, Tree], Work]:
+    def _train(self, given: Received, part: Part, meanwhile: Callable[[], None]) -> tuple[Tree, dict[str, Tree], Work]:
         """Some of the cohort, longest first: uploads, kept state and work."""
         mine, their_plans = part.ids, part.plans
         if self.kind == "loop":
@@ -202,7 +202,7 @@ class Local:
         return uploads, new, sum(works, Work())
 
     def train_stack(
-        self, given: Given, ids: Sequence[int], plans: Sequence[Plan], meanwhile: Callable[[], None] = nothing
+        self, given: Received, ids: Sequence[int], plans: Sequence[Plan], meanwhile: Callable[[], None] = nothing
     ) -> tuple[Tree, dict[str, Tree], list[Work]]:
         """One stack of clients, longest first: uploads, kept state and each one's work."""
         cached = self._look_ahead(given, ids, plans)
@@ -217,12 +217,12 @@ class Local:
         ]
         return uploads, kept, works
 
-    def _probe(self, given: Given, part: Part) -> tuple[Tree, Work]:
+    def _probe(self, given: Received, part: Part) -> tuple[Tree, Work]:
         if self.kind == "loop":
             return self.loop.probe(given, part.ids, part.plans)
         return self.stack.probe(given, part.ids, part.plans), sum(self.stack.passed, Work())
 
-    def given(self, job: Job, kept: dict[str, Tree], part: Part) -> Given:
+    def given(self, job: Job, kept: dict[str, Tree], part: Part) -> Received:
         """What some clients of the cohort receive, keep and are known by, with or without a client axis."""
         own_model = job.model.dim() == 2
         at = to_device(part.places, job.model.device)
@@ -247,13 +247,13 @@ class Local:
             "received": {s: dict.fromkeys(t, 0 if isinstance(t, PerClient) else None) for s, t in job.sent.items()},
         }
         known = self._known(job.seed, job.round, part)
-        return Given(known.tensors | tensors, known.axes | axes)
+        return Received(known.tensors | tensors, known.axes | axes)
 
-    def _known(self, seed: int, round: int, part: Part) -> Given:
+    def _known(self, seed: int, round: int, part: Part) -> Received:
         """What is known of clients in a round before it begins, and what is drawn for them."""
         return self._knows.of((seed, round, part), lambda: self._find_out(seed, round, part.ids, part.plans))
 
-    def _find_out(self, seed: int, round: int, ids: Sequence[int], plans: Sequence[Plan]) -> Given:
+    def _find_out(self, seed: int, round: int, ids: Sequence[int], plans: Sequence[Plan]) -> Received:
         device, dtype = self.setup.w.device, self.setup.w.dtype
         here, chance = to_device(np.array(ids), device), self._chance(seed, round, self.clients.numbered(ids))
         sizes = to_device(self.clients.sizes[list(ids)].astype(np.float64), device, dtype)
@@ -265,7 +265,7 @@ class Local:
             "chance": chance,
         }
         axes: dict[str, Any] = dict.fromkeys(tensors, 0)
-        return Given(tensors, axes | {"chance": {s: dict.fromkeys(t, 0) for s, t in chance.items()}})
+        return Received(tensors, axes | {"chance": {s: dict.fromkeys(t, 0) for s, t in chance.items()}})
 
     def _chance(self, seed: int, round: int, numbers: Sequence[int]) -> dict[str, Tree]:
         """What strands draw once for the round, from each client's own stream."""
@@ -279,7 +279,7 @@ class Local:
             }
         return drawn
 
-    def _look_ahead(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> dict[str, Outputs]:
+    def _look_ahead(self, given: Received, ids: Sequence[int], plans: Sequence[Plan]) -> dict[str, Outputs]:
         """Frozen models' outputs on all of the clients' samples, one row each.
 
         Worth it, and exact, where inputs do not change from one epoch to the next: E epochs cost one look, not E.

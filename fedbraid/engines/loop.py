@@ -26,7 +26,7 @@ from fedbraid.core.vector import Layout
 from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.kernels.pool import for_loops
 from fedbraid.engines.samples import Clients, picked
-from fedbraid.engines.stack import Given
+from fedbraid.engines.stack import Received
 from fedbraid.models.outputs import Outputs
 
 
@@ -71,7 +71,7 @@ class Loop:
 
     def train(
         self,
-        given: Given,
+        given: Received,
         ids: Sequence[int],
         plans: Sequence[Plan],
         cached: Sequence[Mapping[str, Outputs]],
@@ -86,7 +86,7 @@ class Loop:
         both, work = self._each(one, len(ids), meanwhile)
         return both["uploads"], both["kept"], work
 
-    def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Tree, Work]:
+    def probe(self, given: Received, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Tree, Work]:
         def one(job: LocalJob, k: int) -> tuple[State, Work]:
             answers = job.probe(given[k], self._batches(ids[k], plans[k]))
             return answers, self._work(job, ids[k], plans[k], trained=False)

@@ -23,7 +23,7 @@ from fedbraid.engines.local import Kind, Local
 from fedbraid.engines.precision import Precision
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
-from fedbraid.store import State
+from fedbraid.store import Kept
 
 T = TypeVar("T", Samples, Cohort, Setup)
 Arrays = dict[str, np.ndarray]
@@ -48,12 +48,12 @@ class Kit:
     population_mean: float
     least_width: int
     everybody: bool  # whether all clients take part in every round
-    blank: State
+    blank: Kept
     directory: Path | None  # of clients' states
     on_disk: bool
 
     @staticmethod
-    def of(local: Local, directory: Path | None, on_disk: bool, blank: State) -> Kit:
+    def of(local: Local, directory: Path | None, on_disk: bool, blank: Kept) -> Kit:
         """What `local`, which has all clients, is made of."""
         job, setup = local.job, local.setup
         return Kit(

@@ -15,13 +15,13 @@ from pathlib import Path
 from uuid import uuid4
 
 from fedbraid.core.round import nothing
-from fedbraid.store import ClientStore, State
+from fedbraid.store import ClientStore, Kept
 
 
 class Scattered(ClientStore):
     """What a checkpoint sees of the states; `settle` waits until those of the latest round are in files."""
 
-    def __init__(self, blank: State, directory: Path | None = None, *, on_disk: bool = False) -> None:
+    def __init__(self, blank: Kept, directory: Path | None = None, *, on_disk: bool = False) -> None:
         self.close: Callable[[], object] = nothing
         if directory is None and any(blank.values()):
             directory = Path(tempfile.mkdtemp(prefix="fedbraid-states-"))
@@ -72,14 +72,14 @@ class Scattered(ClientStore):
 
     # --- for checkpoints and readers
 
-    def read(self, ids: Sequence[int]) -> State:
+    def read(self, ids: Sequence[int]) -> Kept:
         if not self.blank:
             return {}
         self.settle()
         super().restore(self.order, set(ids))
         return super().read(ids)
 
-    def write(self, ids: Sequence[int], kept: State) -> None:
+    def write(self, ids: Sequence[int], kept: Kept) -> None:
         raise RuntimeError("clients' states are written where they train")
 
     def save(self, name: str) -> list[str]:

@@ -32,15 +32,15 @@ from fedbraid.engines.kernels.room import Room
 from fedbraid.engines.latest import Latest
 from fedbraid.engines.precision import Precision
 from fedbraid.engines.samples import Clients, picked
-from fedbraid.engines.schedule import Schedule, Stretch, make_schedule, rung
+from fedbraid.engines.timetable import Stretch, Timetable, make_timetable, rung
 from fedbraid.engines.trace import Flat, trace
 from fedbraid.engines.transfer import to_device
 from fedbraid.models.outputs import Outputs
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """What clients were given: tensors, and which of them carry a client axis (0) or are shared (None)."""
+class Received:
+    """What clients received: tensors, and which of them carry a client axis (0) or are shared (None)."""
 
     tensors: State
     axes: Any
@@ -64,7 +64,7 @@ class Stack:
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
         self.passed: list[Work] = []  # for each client of the last stack, samples that its hooks passed over
-        self._prepared: Latest[tuple[Schedule, State]] = Latest()
+        self._prepared: Latest[tuple[Timetable, State]] = Latest()
         self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
 
@@ -72,7 +72,7 @@ class Stack:
 
     def train(
         self,
-        given: Given,
+        given: Received,
         ids: Sequence[int],
         plans: Sequence[Plan],
         cached: Mapping[str, Outputs],
@@ -91,7 +91,7 @@ class Stack:
     def _trained(
         self,
         state: State,
-        given: Given,
+        given: Received,
         ids: Sequence[int],
         plans: Sequence[Plan],
         own: Tree,
@@ -99,11 +99,11 @@ class Stack:
         meanwhile: Callable[[], None],
     ) -> State:
         """After all local steps; `meanwhile` is for who leaves them to other threads."""
-        schedule, plan = self._scheduled(ids, plans)
+        timetable, plan = self._timed(ids, plans)
         train = self._train_captured if self.device.type == "cuda" else self._train_traced
-        return train(state, given, plan, schedule, own, seen)
+        return train(state, given, plan, timetable, own, seen)
 
-    def _begun(self, given: Given, own: Tree, clients: int) -> State:
+    def _begun(self, given: Received, own: Tree, clients: int) -> State:
         state: State
         if self.job.chain.using("begin") or given.axes["start"] == 0:
             state = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
@@ -111,7 +111,7 @@ class Stack:
             state = grow(self.job.begin(given.tensors, no_batches), lambda t: t.expand(clients, *t.shape))
         return state
 
-    def _ended(self, state: State, given: Given, own: Tree) -> tuple[Tree, dict[str, Tree]]:
+    def _ended(self, state: State, given: Received, own: Tree) -> tuple[Tree, dict[str, Tree]]:
         if not self.job.chain.using("end"):  # then nothing is computed, and a client axis does not matter
             return self.job.end(state, given.tensors, no_batches)
         uploads, kept = self._passing(own, vmap(self._end, (0, given.axes, 0)), state, given.tensors, own)
@@ -119,18 +119,18 @@ class Stack:
 
     def prepare(self, ids: Sequence[int], plans: Sequence[Plan]) -> None:
         """Do now what can be done for these clients before they are trained."""
-        self._scheduled(ids, plans)
+        self._timed(ids, plans)
 
-    def _scheduled(self, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Schedule, State]:
+    def _timed(self, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Timetable, State]:
         """The plans of a stack side by side, here and on the device."""
 
-        def make() -> tuple[Schedule, State]:
-            schedule = make_schedule(plans, align_epochs=self.align)
-            return schedule, self._on_device(schedule, ids)
+        def make() -> tuple[Timetable, State]:
+            timetable = make_timetable(plans, align_epochs=self.align)
+            return timetable, self._on_device(timetable, ids)
 
         return self._prepared.of(plans, make)
 
-    def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
+    def probe(self, given: Received, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
         self.passed = [Work()] * len(ids)
         own = self._own(ids, plans)
         answers: Tree = self._passing(own, vmap(self._probe, (given.axes, 0)), given.tensors, own)
@@ -203,22 +203,22 @@ class Stack:
             self._programs[key] = trace(flat, leaves(example))
         return self._programs[key]
 
-    # --- running a schedule
+    # --- running a timetable
 
     def _train_traced(
         self,
         state: State,
-        given: Given,
+        given: Received,
         plan: State,
-        schedule: Schedule,
+        timetable: Timetable,
         own: Tree,
         seen: State,
     ) -> State:
-        everybody = len(schedule.counts)
+        everybody = len(timetable.counts)
         idle: list[list[Tensor]] = []
         live, size, guarded = [t.contiguous() for t in leaves(state)], everybody, False
         now, program = given.tensors, None
-        for t, active in enumerate(schedule.active):
+        for t, active in enumerate(timetable.active):
             fits = rung(int(active), everybody)
             if fits > size:  # a new epoch: those who had finished the last one come back
                 live, idle, size = _joined([live, *reversed(idle)]), [], everybody
@@ -229,9 +229,9 @@ class Stack:
                 now, program = given[:fits], None
             size = fits
             row = rows(plan, (t, slice(size)))
-            if schedule.new_epoch[t] and t:
+            if timetable.new_epoch[t] and t:
                 live = leaves(self._new_epoch(rebuild(state, live), given, now, own, row["counts"] > 0))
-            padded = bool((schedule.counts[:size, t] == 0).any())
+            padded = bool((timetable.counts[:size, t] == 0).any())
             if program is None or padded != guarded:
                 example = {"state": rebuild(state, live), "given": now, "row": row, "seen": seen}
                 guarded, program = padded, self._program(given.axes, padded, example)
@@ -240,7 +240,7 @@ class Stack:
         finished: State = rebuild(state, _joined([live, *reversed(idle)]))
         return finished
 
-    def _new_epoch(self, state: State, given: Given, now: State, own: Tree, begins: Tensor) -> State:
+    def _new_epoch(self, state: State, given: Received, now: State, own: Tree, begins: Tensor) -> State:
         """The state of the first clients of a stack, anew for those that begin a local epoch."""
         if not any(s.every_epoch for s in self.job.chain.using("begin")):
             return state
@@ -255,25 +255,25 @@ class Stack:
     def _train_captured(
         self,
         state: State,
-        given: Given,
+        given: Received,
         plan: State,
-        schedule: Schedule,
+        timetable: Timetable,
         own: Tree,
         seen: State,
     ) -> State:
-        clients = len(schedule.counts)
+        clients = len(timetable.counts)
         fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": seen}
         if self._captured is None or not self._captured.fits(fixed, given.axes):
             self._captured = None  # frees the old memory first
             self._captured = Captured(fixed, given.axes, max(self.capacity or 0, clients))
         captured = self._captured
         captured.load(fixed)
-        for stretch in schedule.stretches(captured.capacity):
+        for stretch in timetable.stretches(captured.capacity):
             if stretch.begins_epoch and stretch.start:
-                active = int(schedule.active[stretch.start])
+                active = int(timetable.active[stretch.start])
                 live = rows(captured.state, slice(active))
                 row = rows(captured.plan, (stretch.start, slice(active)))
-                now = Given(captured.given, given.axes)
+                now = Received(captured.given, given.axes)
                 captured.write(self._new_epoch(live, now, now[:active], own, row["counts"] > 0))
             captured.replay(stretch, partial(self._steps, captured, given.axes, stretch))
         finished: State = grow(captured.state, lambda v: v[:clients].clone())
@@ -282,7 +282,7 @@ class Stack:
     def _steps(self, captured: Captured, axes: Any, stretch: Stretch, steps: int) -> None:
         """Steps that follow one another, with all their batches looked up at once."""
         live: State = rows(captured.state, slice(stretch.size))
-        now = Given(captured.given, axes)[: stretch.size]
+        now = Received(captured.given, axes)[: stretch.size]
         batches = self._look_up(captured.rows(stretch.size, steps), captured.seen)
         for step in range(steps):
             live = self._step(axes, stretch.guarded, live, now, rows(batches, step))
@@ -290,10 +290,10 @@ class Stack:
 
     # --- data on the device
 
-    def _on_device(self, schedule: Schedule, ids: Sequence[int]) -> State:
-        """The schedule as tensors [T, K, ...]: sample indices, rows of the cached outputs, counts and draws."""
+    def _on_device(self, timetable: Timetable, ids: Sequence[int]) -> State:
+        """The timetable as tensors [T, K, ...]: sample indices, rows of the cached outputs, counts and draws."""
         whose = np.arange(len(ids))[:, None, None]
-        plan = self._as_tensors(schedule.positions, schedule.counts, schedule.draws, ids, whose)
+        plan = self._as_tensors(timetable.positions, timetable.counts, timetable.draws, ids, whose)
         turned: State = grow(plan, lambda t: t.transpose(0, 1))
         return turned
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +23,21 @@ from fedbraid.core.plan import LocalWork
 from fedbraid.core.round import begin, one_round
 from fedbraid.core.strand import Cohort, Setup
 from fedbraid.core.tree import Tree
-from fedbraid.data.dataset import Partition, check_dataset
+from fedbraid.data.dataset import Dataset, Partition, check_dataset
 from fedbraid.device import ready
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.local import Local
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.errors import UserError
-from fedbraid.evaluation import launch_evaluation
 from fedbraid.experiment import setup_of
 from fedbraid.federation.facts import BY_CLIENTS, Facts
+from fedbraid.federation.judging import by_clients, by_server
 from fedbraid.federation.letters import Letter
 from fedbraid.federation.mail import NO_ROUND, Mail
-from fedbraid.federation.pooled import by_client, on_tests, on_validation, told_by_clients
 from fedbraid.federation.post import Post, nothing_counted
 from fedbraid.federation.register import Register
-from fedbraid.federation.remote import Judge, Patience, Remote
-from fedbraid.federation.scores import Part
+from fedbraid.federation.remote import Patience, Remote
 from fedbraid.federation.secrecy import Secrecy, check_secrecy, hidden
 from fedbraid.federation.transport import Transport
 from fedbraid.fitness import check_fit, check_memory, check_needs
@@ -45,7 +45,6 @@ from fedbraid.given import HELD_ELSEWHERE, Given
 from fedbraid.heard import refuse_unheard
 from fedbraid.network import network_of
 from fedbraid.resolved import options_of, with_numbers
-from fedbraid.rounds import Line
 from fedbraid.store import ClientStore
 
 TOLD = ("method", "rounds", "seed", "strands", "model", "sampling", "local", "optimizer", "augment", "buffers")
@@ -67,10 +66,7 @@ def assembled(
     chain = methods.parse(config.method, config.strands, given.strands)
     check_needs(config, chain)
     refuse_unheard([(config, chain)])
-    dataset = None
-    if config.data.name != BY_CLIENTS:
-        dataset = data.load(config.data.name, given.data_dir, **config.data.options)
-        check_dataset(dataset)
+    dataset = None if config.data.name == BY_CLIENTS else _loaded(config, given)
     facts = Facts.of(dataset) if dataset else Facts.read(config.data.options)
     like, population = facts.made_up(), len(register.roster)
     accuracy_or_loss = replace(config, evaluate=replace(config.evaluate, per_client=False))  # clients tell either
@@ -83,46 +79,20 @@ def assembled(
     check_memory(config, setup)
     optimizer = optimizer_of(config)
     job = LocalJob(chain, model, optimizer, like.task)
-    told = _greeting(config, facts, setup)
-    if code := own_code(chain, model.training):
-        told["code"] = code
+    told = _greeting(config, facts, setup, own_code(chain, model.training), secure=secrecy is not None)
     due, plain = expected(job, setup, stand_in)
     if secrecy:
         check_secrecy(config, chain, due, population, secrecy)
-        told["secure"] = True
-    mail = Mail(
-        transport,
-        register,
-        lambda number: Letter("hello", register.run, NO_ROUND, told | {"client": number}, _model(setup)),
-        patience.seconds,
-        patience.pause,
-    )
+    mail = Mail(transport, register, partial(_hello, register, told, setup), patience.seconds, patience.pause)
     store = ClientStore(nothing_counted(), states)
     quorum = 0 if "fixed cohort" in chain.needs else patience.min_clients
     post = Post(mail, due, model.frozen, store, quorum)
     if secrecy:
         post = replace(post, hidden=hidden(chain), secrecy=secrecy, plain=plain)
-
-    validated = bool(config.evaluate.validation)
-
-    def by_server(test: Samples) -> Judge:
-        def judged(w: Tensor, buffers: Tensor, round: int) -> Line:
-            scores = launch_evaluation(model, w, buffers, test, config.evaluate.metrics)
-            told = told_by_clients(mail, w, buffers, round, ["validation"], like.task) if validated else {}
-            return lambda: scores()[0] | (on_validation(told) if validated else {})
-
-        return judged
-
-    def by_clients(w: Tensor, buffers: Tensor, round: int) -> Line:
-        parts: list[Part] = ["test", "validation"] if validated else ["test"]
-        scores = told_by_clients(mail, w, buffers, round, parts, like.task)
-        line = on_tests(scores)
-        line |= on_validation(scores) if validated else {}
-        line |= by_client(scores, register.roster, like.task) if config.evaluate.per_client else {}
-        return lambda: line
-
-    judge = by_server(Samples.of(dataset, dataset.test, dtype, device)) if dataset else by_clients
-    looking = watches(config.analyses)
+    if dataset:
+        judge = by_server(config, model, Samples.of(dataset, dataset.test, dtype, device), mail, like.task)
+    else:
+        judge = by_clients(config, mail, like.task)
     return Remote(
         config,
         chain,
@@ -135,8 +105,14 @@ def assembled(
         facts,
         judge,
         patience,
-        watches=looking,
+        watches=watches(config.analyses),
     )
+
+
+def _loaded(config: Config, given: Given) -> Dataset:
+    dataset = data.load(config.data.name, given.data_dir, **config.data.options)
+    check_dataset(dataset)
+    return dataset
 
 
 def expected(job: LocalJob, setup: Setup, stand_in: Clients) -> tuple[dict[str, Tree], bool]:
@@ -180,19 +156,26 @@ class _Watched:
         return self.replies.sum(key, weights)
 
 
-def _greeting(config: Config, facts: Facts, setup: Setup) -> dict[str, Any]:
+def _greeting(config: Config, facts: Facts, setup: Setup, code: Mapping[str, str], *, secure: bool) -> dict[str, Any]:
     """What every client is told first; nothing of it names a file of the server's."""
     settings = {key: value for key, value in to_dict(config).items() if key in TOLD}
     settings["model"] = {key: value for key, value in settings["model"].items() if key not in models.FILES}
     if config.evaluate.validation:
         settings["evaluate"] = {"validation": config.evaluate.validation}
     settings["engine"] = {"dtype": config.engine.dtype, "precision": config.engine.precision}
-    network = setup.layout.told
-    return {"settings": settings, "facts": facts.told(), "population": setup.population, "network": network}
+    told = {
+        "settings": settings,
+        "facts": facts.told(),
+        "population": setup.population,
+        "network": setup.layout.told,
+    }
+    return told | ({"code": code} if code else {}) | ({"secure": True} if secure else {})
 
 
-def _model(setup: Setup) -> Tree:
-    return {"model": setup.w, "buffers": setup.buffers}
+def _hello(register: Register, greeting: dict[str, Any], setup: Setup, number: int) -> Letter:
+    """What the client of this number is told first."""
+    model = {"model": setup.w, "buffers": setup.buffers}
+    return Letter("hello", register.run, NO_ROUND, greeting | {"client": number}, model)
 
 
 def resolved(federation: Remote, given: Given) -> Config:

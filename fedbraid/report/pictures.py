@@ -77,27 +77,34 @@ def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[
         for swept in sweeps(records)
     ]
     if any(entry.get("per_class") for record in records for entry in record.rounds):
-        found.append(
-            picture(
-                "per_class",
-                "Accuracy per class",
-                "The closer a cell is to the background, the less the final model knows of that class; "
-                "look for columns in which methods part.",
-                partial(plots.per_class, records),
-            )
+        found.append(_per_class(records))
+    return found + _clients(records)
+
+
+def _per_class(records: Sequence[RunRecord]) -> Picture:
+    return picture(
+        "per_class",
+        "Accuracy per class",
+        "The closer a cell is to the background, the less the final model knows of that class; "
+        "look for columns in which methods part.",
+        partial(plots.per_class, records),
+    )
+
+
+def _clients(records: Sequence[RunRecord]) -> list[Picture]:
+    """The clients' labels in the first run that has any."""
+    shown = next((record for record in records if record.label_counts), None)
+    if shown is None or shown.label_counts is None:
+        return []
+    return [
+        picture(
+            "clients",
+            "Labels per client",
+            "Each row is a client: the emptier and the more unequal the rows, the less alike the clients' data "
+            f"are. Bars count the client's samples.{_whose_split(records, shown)}",
+            partial(plots.clients, shown.label_counts),
         )
-    counted = next((record for record in records if record.label_counts), None)
-    if counted is not None and counted.label_counts is not None:
-        found.append(
-            picture(
-                "clients",
-                "Labels per client",
-                "Each row is a client: the emptier and the more unequal the rows, the less alike the clients' data "
-                f"are. Bars count the client's samples.{_whose_split(records, counted)}",
-                partial(plots.clients, counted.label_counts),
-            )
-        )
-    return found
+    ]
 
 
 def _whose_split(records: Sequence[RunRecord], shown: RunRecord) -> str:

@@ -19,7 +19,7 @@ Times = slice | NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class Timetable:
     """Stack time runs from 0 to T; a client with nothing to do at a time has count 0 there."""
 
     positions: NDArray[np.int64]  # [K, T, B]
@@ -32,7 +32,7 @@ class Schedule:
         return len(self.active)
 
     def stretches(self, capacity: int) -> Iterator[Stretch]:
-        """The schedule cut into stretches, for stacks of the sizes that `rung` gives."""
+        """The timetable cut into stretches, for stacks of the sizes that `rung` gives."""
         clients = len(self.counts)
         sizes = np.array([rung(int(active), capacity) for active in self.active])
         reach = np.arange(clients)[:, None] < sizes
@@ -61,7 +61,7 @@ def longest_first(plans: Sequence[Plan]) -> NDArray[np.int64]:
     return np.argsort([-len(plan) for plan in plans], kind="stable")
 
 
-def make_schedule(plans: Sequence[Plan], *, align_epochs: bool) -> Schedule:
+def make_timetable(plans: Sequence[Plan], *, align_epochs: bool) -> Timetable:
     """Plans of a stack (longest first) side by side. Aligned, all clients begin each local epoch together."""
     times, length = _aligned(plans) if align_epochs else _from_the_start(plans)
     clients, width = len(plans), plans[0].positions.shape[1]
@@ -75,7 +75,7 @@ def make_schedule(plans: Sequence[Plan], *, align_epochs: bool) -> Schedule:
         for key, value in plan.draws.items():
             draws[key][k, at] = value
     active = clients - np.argmax(counts[::-1] > 0, axis=0)
-    return Schedule(positions, counts, draws, active, new_epoch)
+    return Timetable(positions, counts, draws, active, new_epoch)
 
 
 def _from_the_start(plans: Sequence[Plan]) -> tuple[list[Times], int]:
