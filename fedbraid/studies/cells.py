@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from fedbraid.config import Config
 from fedbraid.core.strand import Strand
@@ -40,6 +41,7 @@ class Cell:
         if self.skip or self.calculation:
             return None
         try:
+            check_analyses(self.settings.get(ANALYZE, []))
             return config_of({key: value for key, value in self.settings.items() if key != ANALYZE}, self.own)
         except UserError as error:
             raise UserError(f"row {self.row!r}, column {self.column!r}: {error}") from None
@@ -47,6 +49,17 @@ class Cell:
     @property
     def analyze(self) -> tuple[str, ...]:
         return tuple(self.settings.get(ANALYZE, ()))
+
+
+def check_analyses(asked: Any) -> None:
+    """Refuse what is no list of analyses, before anything is trained for them."""
+    if not isinstance(asked, list) or not all(isinstance(text, str) for text in asked):
+        raise UserError(f"{ANALYZE} must be a list of names, such as ['hessian'], not {asked!r}")
+    if asked:
+        from fedbraid.analyses import check  # which most studies do without
+
+        for text in asked:
+            check(text)
 
 
 def cells(

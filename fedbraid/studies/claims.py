@@ -53,6 +53,7 @@ class Sample:
     unit: str = ""  # what differences are counted in
     spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """What the runs cost until their end, and in how many rounds; needed where a value is infinite."""
+    no_value: bool = False  # runs are there, but their records lack what is read
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Finding:
     unit: str  # of the differences
     pairs: tuple[Pair, ...]  # those with results
     missing: tuple[tuple[Place, Place], ...]  # those without
+    no_value: bool = False  # some of these were run, and have no such number
     in_paper: tuple[int, int] = (0, 0)  # by the paper's own numbers: pairs on the claimed side, of those that it gives
 
     @property
@@ -136,7 +138,8 @@ def judged(claim: Claim, samples: Mapping[Place, Sample], rows: Sequence[str], c
     lost = any(pair.no_number for pair in pairs)
     decided = "undecided" if lost else of_all(pairs, overall, claim.margin, len(places))
     unit = RELATIVE if relative else "".join(units) if len(units) == 1 else ""
-    return Finding(claim, decided, overall, unit, pairs, missing)
+    no_value = any(samples[place].no_value for pair in missing for place in pair)
+    return Finding(claim, decided, overall, unit, pairs, missing, no_value)
 
 
 def paired(one: Sample, other: Sample, better: Place, than: Place, *, relative: bool = False) -> Pair:

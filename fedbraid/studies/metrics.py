@@ -15,20 +15,16 @@ from itertools import accumulate
 from statistics import fmean, pstdev
 from typing import Any
 
-from fedbraid.config import Evaluation
 from fedbraid.errors import UserError, unknown
 from fedbraid.metrics import METRICS as FURTHER
 from fedbraid.studies.records import Record
+from fedbraid.studies.series import BOTH, PER_CLIENT, VALIDATION, needs
 from fedbraid.terms import terms
 
 A_METRIC = "a metric; write one such as best or rounds_to(target=0.55)"
 ACCURACY = "accuracy"
 SHARES = ACCURACY, "client_accuracy", "group_accuracy", "validation_accuracy"
 """Keys of the log, or tables in it, whose numbers are shares."""
-PER_CLIENT, GROUPS = "evaluate.per_client = true", "evaluate.groups = true"
-VALIDATION = "evaluate.validation = 0.1"
-BOTH = " and "
-"""Between two settings that a metric needs."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +36,7 @@ class Metric:
     higher_is_better: bool = True
     percent: float = 1.0
     """By what its values are multiplied where a recipe's unit is per cent: 100 for shares."""
+    of: str = ""  # the key of the log that it reads, if it reads one
     needs: str = ""  # a setting without which the log does not have it, such as evaluate.per_client = true
     analysis: str = ""  # an analysis of the finished run that makes it
     until: int = 0  # the round that it is read in, if it names one
@@ -140,21 +137,7 @@ def more_is_better(of: str) -> bool:
 def _metric(words: str, of: str, better: str, read: Callable[[Record], float | None], **more: Any) -> Metric:
     """A metric whose values are of the kind of `of`."""
     higher = better == "higher" if better else more_is_better(of)
-    return Metric(words, read, higher, 100.0 if is_share(of) else 1.0, needs=_needs(of), **more)
-
-
-def _needs(of: str) -> str:
-    """The setting without which the log does not have it, as a recipe writes it."""
-    tables = {"client_accuracy": PER_CLIENT, "group_accuracy": GROUPS}
-    tables |= dict.fromkeys(("validation_accuracy", "validation_loss"), VALIDATION)
-    return f"evaluate.metrics = {[of]}" if of in FURTHER else tables.get(of.split(".")[0], "")
-
-
-def met(needs: str, evaluate: Evaluation) -> bool:
-    """Whether an evaluation is asked for what a metric needs."""
-    asked = [_needs(name) for name in evaluate.metrics]
-    more = evaluate.per_client and PER_CLIENT, evaluate.groups and GROUPS, evaluate.validation and VALIDATION
-    return all(one in (*asked, *more, "") for one in needs.split(BOTH))
+    return Metric(words, read, higher, 100.0 if is_share(of) else 1.0, of=of, needs=needs(of), **more)
 
 
 def _end(record: Record, of: str, n: int) -> list[float]:
@@ -268,9 +251,9 @@ def _until(
 
     if target is None:
         label = f"{words} until the {of} is the best of {row}"
-        return Metric(label, read, higher_is_better=False, needs=_needs(of), beside=row, given=given)
+        return Metric(label, read, higher_is_better=False, of=of, needs=needs(of), beside=row, given=given)
     shown = f"{target:.4g}" if not is_share(of) else f"{100 * target:.4g} %"
-    return Metric(f"{words} until the {of} is {shown}", read, higher_is_better=False, needs=_needs(of))
+    return Metric(f"{words} until the {of} is {shown}", read, higher_is_better=False, of=of, needs=needs(of))
 
 
 def rounds_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
@@ -303,7 +286,7 @@ def speedup(row: str, of: str = ACCURACY, better: str = "") -> Metric:
 
         return Metric(label, read)
 
-    return Metric(label, _none, higher_is_better=True, needs=_needs(of), beside=row, given=given)
+    return Metric(label, _none, higher_is_better=True, of=of, needs=needs(of), beside=row, given=given)
 
 
 def aggregations(record: Record) -> list[int]:
@@ -369,7 +352,7 @@ def worst_clients(share: float = 0.1) -> Metric:
             return math.nan
         return _of_some(fmean, some[: max(1, int(share * len(some) + 1e-9))])
 
-    return Metric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, PER_CLIENT)
+    return Metric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, needs=PER_CLIENT)
 
 
 def group(name: str) -> Metric:

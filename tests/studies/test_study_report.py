@@ -323,6 +323,15 @@ def test_a_number_that_the_log_does_not_have_is_not_waited_for() -> None:
     assert not told.commands, "running it again would not help"
     assert told.warnings == ("Runs have no value of last(of='nosuch'): their log does not have it.",)
     assert "| **FedAvg** | no value | no value |" in to_markdown(told)
+    assert told_of(told.findings[0], 2).startswith("nothing to compare: the runs have no such value")
+
+
+def test_a_claim_whose_runs_all_diverged_was_run() -> None:
+    made = recipe(metric="last")
+    known = results(made)
+    lost = {place: replace(cell, values=dict.fromkeys(cell.values, nan)) for place, cell in known.cells.items()}
+    (finding,) = account(made, replace(known, cells=lost)).findings
+    assert told_of(finding, 2).startswith("nothing to compare: a run of each pair and seed diverged")
 
 
 def test_a_claim_of_which_a_part_was_run() -> None:

@@ -170,6 +170,7 @@ def _sample(entry: Entry, cell: CellResult) -> Sample:
         entry.metric.higher_is_better,
         unit_of(entry.metric, entry.scale),
         {seed: (spent(record), len(record.rounds)) for seed, record in never.items() if spent},
+        no_value=bool(entry.without),
     )
 
 

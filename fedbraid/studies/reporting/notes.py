@@ -117,7 +117,7 @@ def told_of(finding: Finding, digits: int) -> str:
 def _told_of_ours(finding: Finding, digits: int) -> str:
     overall = finding.overall
     if overall is None:
-        return "nothing to compare was run yet"
+        return _why_nothing(finding)
     parts = [f"mean difference {interval_words(overall, digits, finding.unit)}"]
     if finding.claim.margin:
         parts[0] += f", against a margin of {finding.claim.margin:g}"
@@ -141,6 +141,12 @@ def _told_of_ours(finding: Finding, digits: int) -> str:
             f"{_count(finding.lost, 'difference')} left out because a run diverged, which leaves the claim undecided"
         )
     return "; ".join(parts)
+
+
+def _why_nothing(finding: Finding) -> str:
+    if finding.lost:
+        return "nothing to compare: a run of each pair and seed diverged"
+    return "nothing to compare: the runs have no such value" if finding.no_value else "nothing to compare was run yet"
 
 
 def interval_words(found: Interval, digits: int, unit: str) -> str:
