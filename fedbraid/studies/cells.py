@@ -12,7 +12,7 @@ from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.studies.identity import config_of
 from fedbraid.studies.naming import Place, matching
-from fedbraid.studies.recipe import Recipe, Settings
+from fedbraid.studies.recipe import Line, Recipe, Settings
 from fedbraid.studies.settings import laid
 
 ANALYZE = "analyze"
@@ -27,6 +27,7 @@ class Cell:
     column: str
     settings: Settings  # as they are laid over one another
     metric: str
+    label: str = ""  # what the number is, in words, if not those of the metric
     skip: str = ""  # why there is no such cell
     calculation: str = field(default="", repr=False)
     own: tuple[type[Strand], ...] = field(default=(), repr=False)  # strands beyond FedBraid's
@@ -79,11 +80,20 @@ def cells(
                 column.name,
                 laid(*layers, extra or {}),
                 row.metric or column.metric or recipe.metric,
+                _label(recipe, row, column),
                 next((o.skip for o in changed if o.skip), ""),
                 recipe.calculation,
                 own,
             )
     return made
+
+
+def _label(recipe: Recipe, row: Line, column: Line) -> str:
+    """A label is of the metric beside it, or of whatever is read where there is none."""
+    for line in (row, column):
+        if line.label or line.metric:
+            return line.label
+    return recipe.label
 
 
 def _among(name: str, patterns: tuple[str, ...]) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up_study import COURSES, PICTURES, recipe, results
+from matplotlib.colors import to_rgba
 from pages import Page
 from PIL import Image
 
@@ -23,8 +24,9 @@ from fedbraid.studies.plan import Changes, table
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
 from fedbraid.studies.report import write_report
 from fedbraid.studies.reporting.account import account
-from fedbraid.studies.reporting.asked import asked
-from fedbraid.studies.reporting.drawing import bars, curves, line
+from fedbraid.studies.reporting.asked import asked, in_order
+from fedbraid.studies.reporting.bars import bars
+from fedbraid.studies.reporting.drawing import curves, line, split
 from fedbraid.studies.reporting.entries import Entry, Number, commands, entries
 from fedbraid.studies.reporting.latex import escaped, to_latex
 from fedbraid.studies.reporting.machines import duration, origins
@@ -777,16 +779,95 @@ def test_a_bar_that_is_missing_keeps_its_place() -> None:
     assert first.get_ylim() == second.get_ylim() == (1.5, -0.5)
 
 
-def test_a_row_looks_the_same_in_every_picture() -> None:
-    made = recipe()
-    found = results(made, {DISCO_1: COURSES[DISCO_1]})
-    wanted = asked(PICTURES[0], made, found, entries(made, found))
-    assert (wanted.rows, wanted.columns) == (("FedAvg+Disco",), ("β = 0.1",))
-    alone = curves(wanted).axes[0].get_lines()[0]
-    both = drawn(0)[1](drawn(0)[0]).axes[0].get_lines()[1]
-    first = drawn(0)[1](drawn(0)[0]).axes[0].get_lines()[0]
-    assert (alone.get_color(), alone.get_marker()) == (both.get_color(), both.get_marker())
-    assert alone.get_color() != first.get_color()
+def test_rows_that_are_drawn_are_numbered_and_look_the_same_in_every_picture() -> None:
+    rows = tuple(replace(recipe().rows[0], name=f"row {k}") for k in range(9))
+    made = recipe(rows=rows, overrides=(), numbers={}, claims=())
+    known = results(made, {(f"row {k}", "β = 0.1"): COURSES[AVG_1] for k in (1, 8)})
+    asks = [Picture("curves"), Picture("bars", rows=("row 8",)), Picture("split")]
+    lines, one, _ = in_order([asked(picture, made, known, entries(made, known)) for picture in asks])
+    assert lines.order == one.order == {"row 1": 0, "row 8": 1}
+    second = curves(lines).axes[0].get_lines()[1].get_color()
+    assert to_rgba(second) == bars(one).axes[0].patches[0].get_facecolor()
+
+
+def many(rows: int) -> Any:
+    lines = tuple(replace(recipe().rows[0], name=f"row {k}") for k in range(rows))
+    made = recipe(rows=lines, overrides=(), numbers={}, claims=())
+    known = results(made, {(line.name, "β = 0.1"): COURSES[AVG_1] for line in lines})
+    return asked(PICTURES[0], made, known, entries(made, known))
+
+
+def test_many_lines_have_no_bands() -> None:
+    few, more = many(8), many(9)
+    assert (len(curves(few).axes[0].collections), len(curves(more).axes[0].collections)) == (8, 0)
+    assert "The band reaches from the lowest to the highest seed." in reading(few)
+    assert "more than 8 lines have no bands" in reading(more)
+
+
+def overlapping(texts: list[Any], figure: Any) -> bool:
+    boxes = [text.get_window_extent() for text in texts if text.get_text()]
+    return any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
+
+
+def test_words_beside_bars_neither_run_together_nor_are_cut_off() -> None:
+    names = "KL divergence from uniform, mean over all of the clients", "Gini coefficient of the sizes"
+    lines = tuple(replace(line, name=name) for line, name in zip(recipe().rows, names, strict=True))
+    columns = tuple(replace(recipe().columns[0], name=name) for name in ("IID", "β = 1", "β = 0.5"))
+    made = recipe(rows=lines, columns=columns, overrides=(), numbers={}, claims=(), unit="", digits=3)
+    made = replace(made, metric="last(of='loss')", label="mean distance of the clients' labels from equal shares")
+    known = results(made, {(name, column.name): COURSES[AVG_1] for name in names for column in columns})
+    tiny = {place: replace(cell, values={0: 0.0007655, 1: 0.00075}) for place, cell in known.cells.items()}
+    known = replace(known, cells=tiny)
+    figure = bars(asked(PICTURES[3], made, known, entries(made, known)))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert not overlapping(axes.get_xticklabels(), figure)
+        words = [*axes.texts, axes.xaxis.label, *axes.get_yticklabels()]
+        boxes = [text.get_window_extent() for text in words if text.get_text()]
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
+        assert not overlapping(axes.get_yticklabels(), figure)
+        assert [text.get_text() for text in axes.texts] == ["0.000758"] * 2
+    assert "…" not in "".join(label.get_text() for label in figure.axes[0].get_yticklabels())
+
+
+def test_our_number_is_at_our_bar_and_the_papers_mark_is_explained() -> None:
+    wanted, draw = drawn(3)
+    figure = draw(wanted)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for text, bar in zip(axes.texts, axes.patches, strict=True):
+            assert text.get_window_extent().x1 < bar.get_window_extent().x1
+    (key,) = figure.legends
+    assert [text.get_text() for text in key.get_texts()] == ["the paper's number"]
+    lines, draw = drawn(2)
+    assert [text.get_text() for text in draw(lines).legends[0].get_texts()][-1] == "the paper's number"
+    alone, draw = drawn(3, numbers={})
+    assert not draw(alone).legends
+
+
+def test_a_split_names_its_column() -> None:
+    assert split(((3, 1), (0, 4)), "β = 0.1").get_suptitle() == "β = 0.1"
+
+
+def test_labels_say_what_numbers_are() -> None:
+    """A row's goes before a column's, and the recipe's is that of its own metric."""
+    rows = (replace(recipe().rows[0], label="how right it is"), recipe().rows[1])
+    columns = (replace(recipe().columns[0], metric="last", label="right at the end"), recipe().columns[1])
+    made = recipe(rows=rows, columns=columns, label="right at best")
+    table = entries(made, results(made))
+    assert {place: entry.metric.label for place, entry in table.items()} == {
+        AVG_1: "how right it is",
+        AVG_5: "how right it is",
+        DISCO_1: "right at the end",
+        DISCO_5: "right at best",
+    }
+    plain = recipe(label="right", columns=(replace(recipe().columns[0], metric="last"),), overrides=(), numbers={})
+    assert entries(plain, results(plain))[AVG_1].metric.label == "accuracy of the last round"
+
+
+def test_a_mean_over_more_rounds_than_there_were_is_told_as_what_it_is() -> None:
+    made = recipe(metric="mean_last(n=5)")
+    assert "numbers: mean accuracy of all 3 evaluated rounds in %; more is better" in account(made, results(made)).notes
 
 
 def test_without_pictures_in_the_recipe_there_are_courses(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
 from fedbraid.studies.claims import POINTS, Finding, Sample, judged
-from fedbraid.studies.metrics import Metric, aggregations, parse
+from fedbraid.studies.metrics import UNNAMED, Metric, aggregations, course, parse
 from fedbraid.studies.naming import AT, Place, pairs
 from fedbraid.studies.recipe import Claim, Recipe
 from fedbraid.studies.records import Record
 from fedbraid.studies.results import CellResult, Results
+from fedbraid.studies.wording import key_words
 from fedbraid.terms import terms
 
 UNTIL: dict[str, Callable[[Record], float]] = {
@@ -144,6 +145,7 @@ def commands(recipe: Recipe, results: Results, call: str = "") -> list[str]:
 
 def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
     metric = parse(cell.metric)
+    metric = replace(metric, label=cell.label or _last_words(metric, cell))
     scale = metric.percent if recipe.unit == "%" else 1.0
     given = recipe.numbers.get(cell.row, {}).get(cell.column)
     return Entry(
@@ -159,6 +161,14 @@ def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
         comparable=comparable,
         digest=next((record.digest for record in cell.records.values()), ""),
     )
+
+
+def _last_words(metric: Metric, cell: CellResult) -> str:
+    """A mean over more rounds than were evaluated is one of all of them."""
+    evaluated = max((len(course(record, metric.of)) for record in cell.records.values()), default=0)
+    if not 0 < evaluated < metric.rounds:
+        return metric.label
+    return metric.label.replace(f"the last {metric.rounds} evaluated", f"all {evaluated} evaluated")
 
 
 def _sample(entry: Entry, cell: CellResult) -> Sample:
@@ -178,9 +188,10 @@ def unit_of(metric: Metric, scale: float) -> str:
     """What a difference of two of its numbers is counted in."""
     if metric.percent != 1.0:
         return {1.0: "", 100.0: POINTS}.get(scale, "points²")
-    name, given = terms(metric.text, "a metric")[0]
+    name, _ = terms(metric.text, "a metric")[0]
     if name == "skew":
         return ""
     known = {"rounds_to": "rounds", "aggregations_to": "aggregations", "bytes_to": "bytes", "seconds_to": "s"}
     known |= {"bytes": "bytes", "bytes_per_round": "bytes", "seconds": "s", "seconds_per_round": "s"}
-    return known.get(name, str(given.get("of", given.get("name", ""))))
+    words = key_words(metric.of) if metric.of else metric.label
+    return known.get(name, "" if words == UNNAMED else f"in {words}")
