@@ -78,6 +78,7 @@ class Pair:
     than: Place
     differences: Mapping[int, float]
     unreached: int = 0  # runs that never got to the target
+    neither: int = 0  # seeds on which both did not
     no_number: int = 0  # seeds left out because a run diverged
     counted: bool = False  # in test samples, so that equal differences are no exact ones
 
@@ -107,6 +108,13 @@ class Finding:
     def lost(self) -> int:
         """Differences that a diverged run left out."""
         return sum(pair.no_number for pair in self.pairs)
+
+    @property
+    def none_reached(self) -> bool:
+        """Whether all differences are of two runs of which neither got to the target."""
+        return any(pair.neither for pair in self.pairs) and all(
+            pair.neither == len(pair.differences) for pair in self.pairs
+        )
 
     @property
     def agreeing(self) -> int:
@@ -155,6 +163,7 @@ def paired(one: Sample, other: Sample, better: Place, than: Place, *, relative: 
         than,
         {seed: scale * difference(one, other, seed) for seed in numbers},
         unreached=sum(not isfinite(sample.values[seed]) for seed in numbers for sample in (one, other)),
+        neither=sum(not isfinite(one.values[seed]) and not isfinite(other.values[seed]) for seed in numbers),
         no_number=len(both) - len(numbers),
         counted=one.unit == POINTS,
     )

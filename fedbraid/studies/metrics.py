@@ -46,6 +46,7 @@ class Metric:
     until: int = 0  # the round that it is read in, if it names one
     beside: str = ""  # a row whose run, in the same column and with the same seed, it is measured by
     given: Callable[[Record], Metric] | None = None  # what it is once that run is known
+    never: float = math.inf  # its value where a target was never reached
     describes: bool = False  # what was there before training: neither more nor less of it is better
     text: str = ""  # as it was written
 
@@ -300,7 +301,7 @@ def speedup(row: str, of: str = ACCURACY, better: str = "") -> Metric:
 
         return Metric(label, read)
 
-    return Metric(label, _none, higher_is_better=True, of=of, needs=needs(of), beside=row, given=given)
+    return Metric(label, _none, higher_is_better=True, of=of, needs=needs(of), beside=row, given=given, never=0.0)
 
 
 def aggregations(record: Record) -> list[int]:

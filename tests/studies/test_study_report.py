@@ -328,6 +328,30 @@ def test_a_number_that_the_log_does_not_have_is_not_waited_for() -> None:
     assert told_of(told.findings[0], 2).startswith("nothing to compare: the runs have no such value")
 
 
+def test_a_claim_of_runs_that_never_got_there_says_nothing() -> None:
+    made, found = reaching({place: {0: (0.1,), 1: (0.1,)} for place in COURSES})
+    (finding,) = account(made, found).findings
+    assert told_of(finding, 1).startswith("nothing to compare: no run reached the target")
+
+
+def test_a_claim_whose_pairs_have_no_seed_in_common() -> None:
+    courses = {place: {k // 2: (0.5,)} for k, place in enumerate((AVG_1, DISCO_1, AVG_5, DISCO_5))}
+    (finding,) = account(recipe(), results(courses=courses)).findings
+    assert told_of(finding, 1).startswith("nothing to compare: the pairs that were run have no seed in common")
+
+
+def test_cells_that_cannot_be_run_are_not_waited_for() -> None:
+    known = results(courses={AVG_1: COURSES[AVG_1]})
+    reason = "partition 'iid': too many clients"
+    cells = {place: replace(cell, refused=reason) if place == AVG_5 else cell for place, cell in known.cells.items()}
+    told = account(recipe(), replace(known, cells=cells))
+    assert told.warnings == ("2 of 3 cells were not run yet.", "1 cell cannot be run as it is asked for.")
+    assert f"FedAvg @ β = 0.5 cannot be run: {reason}" in told.notes
+    assert "| **FedAvg** | 60.27 ± 0.31 | cannot be run |" in to_markdown(told)
+    assert told.commands == ("fedbraid study run made-table1 --only FedAvg+Disco --resume",)
+    assert cells_of(to_json(told))[AVG_5]["refused"] == reason
+
+
 def test_a_claim_whose_runs_all_diverged_was_run() -> None:
     made = recipe(metric="last")
     known = results(made)
@@ -512,7 +536,8 @@ def test_targets_that_were_never_reached() -> None:
     (claim,) = told.findings
     assert [dict(pair.differences) for pair in claim.pairs] == [{0: 2.0, 1: 2.0, 2: 0.0}, {0: 2.0, 1: 0.0, 2: 0.0}]
     assert claim.unit == "rounds"
-    assert "5 runs never reached the target and count as one round more" in told_of(claim, 1)
+    assert "3 runs never reached the target and count as one round more" in told_of(claim, 1)
+    assert "1 difference is 0 because neither run reached the target" in told_of(claim, 1)
     data = cells_of(to_json(told))
     assert data[AVG_1]["values"] == {"0": None, "1": None, "2": None}
     assert data[AVG_1]["unreached"] == [0, 1, 2]

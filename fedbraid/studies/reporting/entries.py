@@ -47,6 +47,7 @@ class Entry:
     skipped: str
     paper: Number | None
     scale: float  # from the log's numbers to the shown ones
+    refused: str = ""  # why it cannot be run as it is asked for
     comparable: bool = True  # run with the paper's settings
     digest: str = ""
 
@@ -62,6 +63,11 @@ class Entry:
     def reached(self) -> list[float]:
         """The numbers that are there. A target that was never reached gives none."""
         return [value for value in self.values.values() if value != inf]
+
+    @property
+    def never(self) -> int:
+        """How many runs never reached a target."""
+        return sum(value == self.metric.never for value in self.values.values())
 
     @property
     def ours(self) -> Number | None:
@@ -127,11 +133,13 @@ def commands(recipe: Recipe, results: Results, call: str = "") -> list[str]:
 
     `call` is what `study run` is given to find the recipe, its strands and its runs, if that is more than its name.
     """
-    wanted = {place: cell for place, cell in results.cells.items() if cell.missing and not cell.skipped}
+    wanted = {
+        place: cell for place, cell in results.cells.items() if cell.missing and not cell.skipped and not cell.refused
+    }
     options = [f"--seeds {len(results.seeds)}"] if len(results.seeds) != recipe.seeds else []
     called = call or shlex.quote(recipe.name)
     begin = " ".join(["fedbraid study run", called, *filter(None, [results.variant]), *options])
-    there = [place for place, cell in results.cells.items() if not cell.skipped]
+    there = [place for place, cell in results.cells.items() if not cell.skipped and not cell.refused]
     if set(there) == set(wanted):
         return [f"{begin} --resume"] if wanted else []
     chosen: list[str] = []
@@ -158,6 +166,7 @@ def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
         skipped=cell.skipped,
         paper=Number(given[0], given[1] if len(given) > 1 else None) if given else None,
         scale=scale,
+        refused=cell.refused,
         comparable=comparable,
         digest=next((record.digest for record in cell.records.values()), ""),
     )
