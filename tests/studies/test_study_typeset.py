@@ -49,6 +49,12 @@ def test_columns_that_do_not_fit_side_by_side_are_put_below_in_equal_numbers() -
     assert [piece.columns for piece in pieces(["a", "b"], [Group(("x",), (("", cells[:2]),))], 1.1)] == [(0, 1)]
 
 
+def test_lines_that_say_nothing_of_a_blocks_columns_are_left_out() -> None:
+    lines = (("", ("60.27 ± 0.31",) * 8), ("paper", ("–",) * 7 + ("70.00",)))
+    one, other = pieces([f"column {k}" for k in range(8)], [Group(("FedAvg",), lines)], 1.1)
+    assert [len(piece.groups[0].lines) for piece in (one, other)] == [1, 2]
+
+
 def test_rows_that_do_not_fit_a_page_go_on_in_another() -> None:
     groups = [Group((f"row {k}",), (("", ("1",)),)) for k in range(56)]
     pages = floats(pieces(["a"], groups, 1.1), 5, 3)

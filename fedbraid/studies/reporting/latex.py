@@ -72,7 +72,7 @@ def to_latex(told: Account, label: str = "") -> str:
     parts = [rf"% needs \usepackage{{booktabs}}; {fit} the page of an article at 10, 11 or 12 pt"]
     for head, page in zip(heads, pages, strict=True):
         body = "\n\n\\medskip\n".join(map(_tabular, page))
-        parts += [r"\begin{table}", r"\centering\small", *head, body, r"\end{table}"]
+        parts += [r"\begin{table}", r"\centering\small", *head, r"\medskip", "", body, r"\end{table}"]
     return "\n".join([*parts, ""])
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fedbraid.report.words import NOTHING
+
 ARTICLES = (9.0, 345.0), (10.0, 360.0), (10.95, 390.0)
 """Of an article at 10, 11 and 12 pt: the size of `\\small` text, and the width of a line."""
 LINE = min(line / size for size, line in ARTICLES)
@@ -70,6 +72,12 @@ class Group:
     name: tuple[str, ...]  # in lines
     lines: tuple[tuple[str, tuple[str, ...]], ...]  # what each is called below the first, and a cell for each column
 
+    def of(self, columns: Sequence[int]) -> Group:
+        """Without the lines below the first that say nothing of these columns."""
+        first, *others = self.lines
+        told = [line for line in others if any(line[1][k] != NOTHING for k in columns)]
+        return Group(self.name, (first, *told))
+
     @property
     def height(self) -> int:
         return len(self.lines) + len(self.name) - 1
@@ -103,7 +111,10 @@ def pieces(columns: Sequence[str], groups: Sequence[Group], indent: float) -> li
         parts = _evenly(len(columns), blocks)
         if all(_fits(names + sum(widths[k] for k in part), len(part)) for part in parts):
             break
-    return [Piece(tuple(tuple(heads[k]) for k in part), tuple(part), tuple(groups)) for part in parts]
+    return [
+        Piece(tuple(tuple(heads[k]) for k in part), tuple(part), tuple(group.of(part) for group in groups))
+        for part in parts
+    ]
 
 
 def _fits(text: float, gaps: int) -> bool:
