@@ -55,6 +55,11 @@ def test_lines_that_say_nothing_of_a_blocks_columns_are_left_out() -> None:
     assert [len(piece.groups[0].lines) for piece in (one, other)] == [1, 2]
 
 
+def test_words_of_a_columns_name_stay_whole() -> None:
+    (found,) = pieces(["SHAKESPEARE (660,10)"], [Group(("FedAvg",), (("", ("1",)),))], 1.1)
+    assert found.heads == (("SHAKESPEARE", "(660,10)"),)
+
+
 def test_rows_that_do_not_fit_a_page_go_on_in_another() -> None:
     groups = [Group((f"row {k}",), (("", ("1",)),)) for k in range(56)]
     pages = floats(pieces(["a"], groups, 1.1), 5, 3)

@@ -19,7 +19,7 @@ LINES = 38
 GAP = 12.0
 """Points between two columns: two of LaTeX's `\\tabcolsep`."""
 WIDEST_NAME = 13.0
-"""Names of rows that are longer go on in another line."""
+"""Names of rows that are longer go on in another line; so do words of columns' names."""
 LEAST_HEAD = 6.5
 """A column's name may take so much, though its numbers are narrower."""
 FRAME = 3.0
@@ -105,7 +105,8 @@ def pieces(columns: Sequence[str], groups: Sequence[Group], indent: float) -> li
         default=0.0,
     )
     numbers = [max(found, default=0.0) for found in cells]
-    heads = [wrapped(name, max(numbers[k], LEAST_HEAD)) for k, name in enumerate(columns)]
+    words = [min(max(map(width, name.split(" "))), WIDEST_NAME) for name in columns]
+    heads = [wrapped(name, max(numbers[k], words[k], LEAST_HEAD)) for k, name in enumerate(columns)]
     widths = [max([numbers[k], *map(width, head)]) for k, head in enumerate(heads)]
     for blocks in range(1, len(columns) + 1):
         parts = _evenly(len(columns), blocks)
