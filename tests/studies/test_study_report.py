@@ -20,6 +20,7 @@ from PIL import Image
 
 from fedbraid.config import flat, to_dict
 from fedbraid.studies import records
+from fedbraid.studies.metrics import parse
 from fedbraid.studies.plan import Changes, table
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
 from fedbraid.studies.report import write_report
@@ -27,7 +28,7 @@ from fedbraid.studies.reporting.account import account
 from fedbraid.studies.reporting.asked import asked, in_order
 from fedbraid.studies.reporting.bars import bars
 from fedbraid.studies.reporting.drawing import curves, line, split
-from fedbraid.studies.reporting.entries import Entry, Number, commands, entries
+from fedbraid.studies.reporting.entries import Entry, Number, commands, entries, unit_of
 from fedbraid.studies.reporting.latex import escaped, to_latex
 from fedbraid.studies.reporting.machines import duration, origins
 from fedbraid.studies.reporting.markdown import to_markdown
@@ -888,6 +889,22 @@ def test_labels_say_what_numbers_are() -> None:
     }
     plain = recipe(label="right", columns=(replace(recipe().columns[0], metric="last"),), overrides=(), numbers={})
     assert entries(plain, results(plain))[AVG_1].metric.label == "accuracy of the last round"
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        ("best", "points"),
+        ("speedup(row='FedAvg')", ""),
+        ("rounds_to(target=0.5)", "rounds"),
+        ("last(of='train_loss')", "in training loss"),
+        ("analysis(name='hessian.top')", "in largest eigenvalue of the loss's Hessian"),
+        ("calculated", ""),
+    ],
+)
+def test_what_differences_are_counted_in(metric: str, unit: str) -> None:
+    found = parse(metric)
+    assert unit_of(found, found.percent) == unit
 
 
 def test_a_mean_over_more_rounds_than_there_were_is_told_as_what_it_is() -> None:

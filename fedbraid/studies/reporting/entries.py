@@ -198,7 +198,7 @@ def unit_of(metric: Metric, scale: float) -> str:
     if metric.percent != 1.0:
         return {1.0: "", 100.0: POINTS}.get(scale, "points²")
     name, _ = terms(metric.text, "a metric")[0]
-    if name == "skew":
+    if name in ("skew", "speedup"):
         return ""
     known = {"rounds_to": "rounds", "aggregations_to": "aggregations", "bytes_to": "bytes", "seconds_to": "s"}
     known |= {"bytes": "bytes", "bytes_per_round": "bytes", "seconds": "s", "seconds_per_round": "s"}
