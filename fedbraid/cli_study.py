@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -123,7 +124,11 @@ def study_run(
 
     own = load_strands(strand)
     tables = _tables(name, _changes(scale, seeds, rounds, settings, device), own)
-    runs = plan.shard(plan.planned(tables.values(), only or ()), shard)
+    planned = plan.planned(tables.values(), only or ())
+    runs = plan.shard(planned, shard)
+    if planned and not runs:
+        others = len({run.digest for run in planned})
+        _say(err, f"nothing to run: there are {others} different runs, and --shard {shard} has none of them")
     folders = report_folders(tables, place)
     before = state(runs, place, data_dir)
     for way, without in before.without_data.items():
@@ -144,7 +149,8 @@ def study_run(
     for asked, made in tables.items():
         if plan.selected(made, only or ()):
             told = plan.as_recorded(made, place)
-            _report(told, folders[asked], place, data_dir, _call(asked, place, strand), show=not as_json)
+            call = _call(asked, place, strand)
+            _report(told, folders[asked], place, data_dir, call, show=not as_json, refused=after.reasons)
             written[made.recipe.name] = str(folders[asked])
     if as_json:
         print_json(
@@ -185,17 +191,28 @@ def study_report(
     Scale, rounds and settings are those that it was run with; another number of seeds replaces the report.
     """
     from fedbraid.cli_input import load_strands
-    from fedbraid.studies.folders import report_folders
+    from fedbraid.studies.folders import check_folders, report_folders
     from fedbraid.studies.plan import as_recorded
 
     changes, own = _changes(scale, seeds, rounds, settings, None), load_strands(strand)
-    tables = _tables(name, changes, own) if name else _possible(changes, own)
-    folders = report_folders(tables, place)
-    begun = {asked: made for asked, made in tables.items() if name or _begun(made, folders[asked], place, data_dir)}
+    if not name and not (place.is_dir() and any(place.iterdir())):
+        check_folders([*place.parents, place])
+        _say(err, _why_nothing(place))
+        return
+    with err.status("looking at what is finished"):
+        tables = _tables(name, changes, own) if name else _possible(changes, own)
+        folders = report_folders(tables, place)
+        begun = {asked: made for asked, made in tables.items() if _begun(made, folders[asked], place, name)}
     for asked, made in begun.items():
         told = made if seeds else as_recorded(made, place)
         _report(told, folders[asked], place, data_dir, _call(asked, place, strand))
+    for asked in tables if name else ():
+        if asked not in begun:
+            run = " ".join(filter(None, [_call(asked, place, strand), str(changes)]))
+            _say(err, f"nothing of {asked} is finished in {place}; `fedbraid study run {run}` runs it")
     if not begun:
+        if name:
+            raise typer.Exit(1)
         _say(err, _why_nothing(place))
 
 
@@ -231,12 +248,13 @@ def _tables(names: list[str], changes: Changes, own: tuple[type[Strand], ...]) -
 def _possible(changes: Changes, own: tuple[type[Strand], ...]) -> dict[str, Table]:
     """The tables of all recipes that can be changed so; of one that cannot, nothing was begun."""
     from fedbraid.studies import recipes
+    from fedbraid.studies.plan import table
 
     made: dict[str, Table] = {}
     refused: list[UserError] = []
-    for name in recipes.names():
+    for file in recipes.files([]):
         try:
-            made |= _tables([name], changes, own)
+            made[recipes.called(file)] = table(recipes.read(file), changes, own)
         except UserError as error:
             refused.append(error)
     if not made:
@@ -244,12 +262,11 @@ def _possible(changes: Changes, own: tuple[type[Strand], ...]) -> dict[str, Tabl
     return made
 
 
-def _begun(made: Table, folder: Path, place: Path, data_dir: Path | None) -> bool:
-    """Whether some of its runs are finished; of what is only calculated, whether it was reported."""
-    from fedbraid.studies.conduct import state
-    from fedbraid.studies.plan import planned
+def _begun(made: Table, folder: Path, place: Path, named: list[str] | None) -> bool:
+    """Whether some of its runs are finished; of what is only calculated, whether it was reported, or is asked for."""
+    from fedbraid.studies.plan import has_records
 
-    return folder.is_dir() if made.recipe.calculation else bool(state(planned([made]), place, data_dir).finished)
+    return bool(named) or folder.is_dir() if made.recipe.calculation else has_records(made, place)
 
 
 def _call(asked: str, place: Path, strands: list[str] | None) -> str:
@@ -258,12 +275,21 @@ def _call(asked: str, place: Path, strands: list[str] | None) -> str:
     return " ".join(filter(None, [quote(asked), where, *(f"--strand {quote(one)}" for one in strands or ())]))
 
 
-def _report(made: Table, folder: Path, place: Path, data_dir: Path | None, call: str, show: bool = True) -> None:
+def _report(
+    made: Table,
+    folder: Path,
+    place: Path,
+    data_dir: Path | None,
+    call: str,
+    *,
+    show: bool = True,
+    refused: Mapping[str, str] | None = None,
+) -> None:
     """Write the report of a table, and show the table."""
     from fedbraid.studies.report import write_report
     from fedbraid.studies.results import gathered
 
-    write_report(made.recipe, gathered(made, place, data_dir), folder, call)
+    write_report(made.recipe, gathered(made, place, data_dir, refused), folder, call)
     if show:
         table = (folder / "table.md").read_text(encoding="utf-8")
         out.print(Markdown(table) if out.is_terminal else table, highlight=False, soft_wrap=True, markup=False)

@@ -57,6 +57,11 @@ def headline(run: str | PathLike[str], names: Sequence[str], **more: Any) -> dic
     return {key: value for analysis in analyze(run, names, **more) for key, value in analysis.numbers.items()}
 
 
+def check(text: str) -> None:
+    """Refuse what names no analysis, or options that it does not take."""
+    _found(text)
+
+
 def of_several(text: str) -> bool:
     """Whether `text` names an analysis that looks at several runs at once."""
     return _found(text)[0] in OF_SEVERAL

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from fedbraid.config import Config
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.studies.identity import config_of
 from fedbraid.studies.naming import Place, matching
-from fedbraid.studies.recipe import Recipe, Settings
+from fedbraid.studies.recipe import Line, Recipe, Settings
 from fedbraid.studies.settings import laid
 
 ANALYZE = "analyze"
@@ -26,6 +27,7 @@ class Cell:
     column: str
     settings: Settings  # as they are laid over one another
     metric: str
+    label: str = ""  # what the number is, in words, if not those of the metric
     skip: str = ""  # why there is no such cell
     calculation: str = field(default="", repr=False)
     own: tuple[type[Strand], ...] = field(default=(), repr=False)  # strands beyond FedBraid's
@@ -40,6 +42,7 @@ class Cell:
         if self.skip or self.calculation:
             return None
         try:
+            check_analyses(self.settings.get(ANALYZE, []))
             return config_of({key: value for key, value in self.settings.items() if key != ANALYZE}, self.own)
         except UserError as error:
             raise UserError(f"row {self.row!r}, column {self.column!r}: {error}") from None
@@ -47,6 +50,17 @@ class Cell:
     @property
     def analyze(self) -> tuple[str, ...]:
         return tuple(self.settings.get(ANALYZE, ()))
+
+
+def check_analyses(asked: Any) -> None:
+    """Refuse what is no list of analyses, before anything is trained for them."""
+    if not isinstance(asked, list) or not all(isinstance(text, str) for text in asked):
+        raise UserError(f"{ANALYZE} must be a list of names, such as ['hessian'], not {asked!r}")
+    if asked:
+        from fedbraid.analyses import check  # which most studies do without
+
+        for text in asked:
+            check(text)
 
 
 def cells(
@@ -66,11 +80,20 @@ def cells(
                 column.name,
                 laid(*layers, extra or {}),
                 row.metric or column.metric or recipe.metric,
+                _label(recipe, row, column),
                 next((o.skip for o in changed if o.skip), ""),
                 recipe.calculation,
                 own,
             )
     return made
+
+
+def _label(recipe: Recipe, row: Line, column: Line) -> str:
+    """A label is of the metric beside it, or of whatever is read where there is none."""
+    for line in (row, column):
+        if line.label or line.metric:
+            return line.label
+    return recipe.label
 
 
 def _among(name: str, patterns: tuple[str, ...]) -> bool:

@@ -53,6 +53,7 @@ class Sample:
     unit: str = ""  # what differences are counted in
     spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """What the runs cost until their end, and in how many rounds; needed where a value is infinite."""
+    no_value: bool = False  # runs are there, but their records lack what is read
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Pair:
     than: Place
     differences: Mapping[int, float]
     unreached: int = 0  # runs that never got to the target
+    neither: int = 0  # seeds on which both did not
     no_number: int = 0  # seeds left out because a run diverged
     counted: bool = False  # in test samples, so that equal differences are no exact ones
 
@@ -95,6 +97,7 @@ class Finding:
     unit: str  # of the differences
     pairs: tuple[Pair, ...]  # those with results
     missing: tuple[tuple[Place, Place], ...]  # those without
+    no_value: bool = False  # some of these were run, and have no such number
     in_paper: tuple[int, int] = (0, 0)  # by the paper's own numbers: pairs on the claimed side, of those that it gives
 
     @property
@@ -105,6 +108,13 @@ class Finding:
     def lost(self) -> int:
         """Differences that a diverged run left out."""
         return sum(pair.no_number for pair in self.pairs)
+
+    @property
+    def none_reached(self) -> bool:
+        """Whether all differences are of two runs of which neither got to the target."""
+        return any(pair.neither for pair in self.pairs) and all(
+            pair.neither == len(pair.differences) for pair in self.pairs
+        )
 
     @property
     def agreeing(self) -> int:
@@ -136,7 +146,8 @@ def judged(claim: Claim, samples: Mapping[Place, Sample], rows: Sequence[str], c
     lost = any(pair.no_number for pair in pairs)
     decided = "undecided" if lost else of_all(pairs, overall, claim.margin, len(places))
     unit = RELATIVE if relative else "".join(units) if len(units) == 1 else ""
-    return Finding(claim, decided, overall, unit, pairs, missing)
+    no_value = any(samples[place].no_value for pair in missing for place in pair)
+    return Finding(claim, decided, overall, unit, pairs, missing, no_value)
 
 
 def paired(one: Sample, other: Sample, better: Place, than: Place, *, relative: bool = False) -> Pair:
@@ -152,6 +163,7 @@ def paired(one: Sample, other: Sample, better: Place, than: Place, *, relative: 
         than,
         {seed: scale * difference(one, other, seed) for seed in numbers},
         unreached=sum(not isfinite(sample.values[seed]) for seed in numbers for sample in (one, other)),
+        neither=sum(not isfinite(one.values[seed]) and not isfinite(other.values[seed]) for seed in numbers),
         no_number=len(both) - len(numbers),
         counted=one.unit == POINTS,
     )

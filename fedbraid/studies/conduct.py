@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
@@ -42,6 +42,8 @@ class State:
     """Runs whose data is not here, by what would help."""
     refused: tuple[Planned, ...] = ()
     """Runs that cannot be made as they are asked for."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why, by digest; nothing of those that went wrong on their way."""
 
     @property
     def pending(self) -> tuple[Planned, ...]:
@@ -116,12 +118,12 @@ def conduct(
     pending = sorted(now.pending, key=lambda run: data_sets.index(repr(run.config.data)))  # each is loaded once
     given = Given(strands=own, data_dir=data_dir)
     requests = [Request(run.config, given, unfinished(out, run)) for run in pending]
-    left, impossible = len(pending), dict[int, str]()
+    left, impossible, reasons = len(pending), dict[int, str](), dict[str, str]()
 
     def refused(place: int, error: UserError) -> None:
         if str(error) not in impossible.values():
             note(f"{pending[place].cells[0]} cannot be run: {error}")
-        impossible[place] = str(error)
+        impossible[place] = reasons[pending[place].digest] = str(error)
 
     def failed(place: int, error: Exception) -> None:
         if isinstance(error, OSError):  # a full disk, say, of which the others would have no more
@@ -144,7 +146,8 @@ def conduct(
         _forget(out, run)
         others = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
         note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left - len(impossible)} to go")
-    return replace(state(runs, out, data_dir), refused=tuple(pending[place] for place in impossible))
+    refusals = tuple(pending[place] for place in impossible)
+    return replace(state(runs, out, data_dir), refused=refusals, reasons=reasons)
 
 
 def _record(run: Planned, done: Run, earlier: Record | None, given: Given, analyze: Analyze) -> Record:

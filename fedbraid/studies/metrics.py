@@ -15,20 +15,19 @@ from itertools import accumulate
 from statistics import fmean, pstdev
 from typing import Any
 
-from fedbraid.config import Evaluation
 from fedbraid.errors import UserError, unknown
 from fedbraid.metrics import METRICS as FURTHER
 from fedbraid.studies.records import Record
+from fedbraid.studies.series import BOTH, PER_CLIENT, VALIDATION, needs
+from fedbraid.studies.wording import analysis_words, key_words
 from fedbraid.terms import terms
 
 A_METRIC = "a metric; write one such as best or rounds_to(target=0.55)"
 ACCURACY = "accuracy"
+UNNAMED = "calculated"
+"""What a calculation gives where the recipe has no words for it."""
 SHARES = ACCURACY, "client_accuracy", "group_accuracy", "validation_accuracy"
 """Keys of the log, or tables in it, whose numbers are shares."""
-PER_CLIENT, GROUPS = "evaluate.per_client = true", "evaluate.groups = true"
-VALIDATION = "evaluate.validation = 0.1"
-BOTH = " and "
-"""Between two settings that a metric needs."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,14 @@ class Metric:
     higher_is_better: bool = True
     percent: float = 1.0
     """By what its values are multiplied where a recipe's unit is per cent: 100 for shares."""
+    of: str = ""  # the key of the log that it reads, if it reads one
     needs: str = ""  # a setting without which the log does not have it, such as evaluate.per_client = true
     analysis: str = ""  # an analysis of the finished run that makes it
+    rounds: int = 0  # how many of the last ones it is over
     until: int = 0  # the round that it is read in, if it names one
     beside: str = ""  # a row whose run, in the same column and with the same seed, it is measured by
     given: Callable[[Record], Metric] | None = None  # what it is once that run is known
+    never: float = math.inf  # its value where a target was never reached
     describes: bool = False  # what was there before training: neither more nor less of it is better
     text: str = ""  # as it was written
 
@@ -140,21 +142,7 @@ def more_is_better(of: str) -> bool:
 def _metric(words: str, of: str, better: str, read: Callable[[Record], float | None], **more: Any) -> Metric:
     """A metric whose values are of the kind of `of`."""
     higher = better == "higher" if better else more_is_better(of)
-    return Metric(words, read, higher, 100.0 if is_share(of) else 1.0, needs=_needs(of), **more)
-
-
-def _needs(of: str) -> str:
-    """The setting without which the log does not have it, as a recipe writes it."""
-    tables = {"client_accuracy": PER_CLIENT, "group_accuracy": GROUPS}
-    tables |= dict.fromkeys(("validation_accuracy", "validation_loss"), VALIDATION)
-    return f"evaluate.metrics = {[of]}" if of in FURTHER else tables.get(of.split(".")[0], "")
-
-
-def met(needs: str, evaluate: Evaluation) -> bool:
-    """Whether an evaluation is asked for what a metric needs."""
-    asked = [_needs(name) for name in evaluate.metrics]
-    more = evaluate.per_client and PER_CLIENT, evaluate.groups and GROUPS, evaluate.validation and VALIDATION
-    return all(one in (*asked, *more, "") for one in needs.split(BOTH))
+    return Metric(words, read, higher, 100.0 if is_share(of) else 1.0, of=of, needs=needs(of), **more)
 
 
 def _end(record: Record, of: str, n: int) -> list[float]:
@@ -173,7 +161,7 @@ def _of_some(f: Callable[[Sequence[float]], float], values: Iterable[float]) -> 
 
 
 def best(of: str = ACCURACY, better: str = "") -> Metric:
-    made = _metric(f"best test {of} of any round" if of == ACCURACY else f"best {of} of any round", of, better, _none)
+    made = _metric(f"best {'test ' if of == ACCURACY else ''}{key_words(of)} of any round", of, better, _none)
     pick = max if made.higher_is_better else min
 
     def read(r: Record) -> float | None:
@@ -185,7 +173,7 @@ def best(of: str = ACCURACY, better: str = "") -> Metric:
 
 def chosen(of: str = ACCURACY, better: str = "") -> Metric:
     """What somebody without test data would have chosen, and what it is worth on them: by accuracy, if there is one."""
-    made = _metric(f"test {of} of the round that is best on validation samples", of, better, _none)
+    made = _metric(f"test {key_words(of)} of the round that is best on validation samples", of, better, _none)
 
     def read(r: Record) -> float | None:
         tested = dict(course(r, of))
@@ -204,16 +192,22 @@ def _none(record: Record) -> None:
 
 
 def last(of: str = ACCURACY, better: str = "") -> Metric:
-    return _metric(f"{of} of the last round", of, better, lambda r: _of_some(fmean, _end(r, of, 1)))
+    return _metric(f"{key_words(of)} of the last round", of, better, lambda r: _of_some(fmean, _end(r, of, 1)))
 
 
 def mean_last(n: int, of: str = ACCURACY, better: str = "") -> Metric:
-    return _metric(f"mean {of} of the last {n} evaluated rounds", of, better, lambda r: _of_some(fmean, _end(r, of, n)))
+    return _metric(
+        f"mean {key_words(of)} of the last {n} evaluated rounds",
+        of,
+        better,
+        lambda r: _of_some(fmean, _end(r, of, n)),
+        rounds=n,
+    )
 
 
 def std_last(n: int, of: str = ACCURACY) -> Metric:
-    words = f"standard deviation of the {of} over the last {n} evaluated rounds"
-    return _metric(words, of, "lower", lambda r: _of_some(pstdev, _end(r, of, n)))
+    words = f"standard deviation of the {key_words(of)} over the last {n} evaluated rounds"
+    return _metric(words, of, "lower", lambda r: _of_some(pstdev, _end(r, of, n)), rounds=n)
 
 
 def at(round: int, of: str = ACCURACY, better: str = "") -> Metric:
@@ -222,15 +216,19 @@ def at(round: int, of: str = ACCURACY, better: str = "") -> Metric:
             return math.nan
         return _of_some(lambda values: values[-1], (v for number, v in course(r, of) if number <= round))
 
-    return _metric(f"{of} after round {round}", of, better, read, until=round)
+    return _metric(f"{key_words(of)} after round {round}", of, better, read, until=round)
 
 
 def mean(of: str, better: str = "") -> Metric:
-    return _metric(f"mean {of} of a round", of, better, lambda r: _of_some(fmean, _end(r, of, len(r.rounds))))
+    return _metric(
+        f"mean {key_words(of)} of a round", of, better, lambda r: _of_some(fmean, _end(r, of, len(r.rounds)))
+    )
 
 
 def total(of: str, better: str = "") -> Metric:
-    return _metric(f"{of} of all rounds", of, better, lambda r: _of_some(math.fsum, _end(r, of, len(r.rounds))))
+    return _metric(
+        f"{key_words(of)} of all rounds", of, better, lambda r: _of_some(math.fsum, _end(r, of, len(r.rounds)))
+    )
 
 
 WAITING = {
@@ -267,10 +265,10 @@ def _until(
         return _until(name, found, "", of, better, spent)
 
     if target is None:
-        label = f"{words} until the {of} is the best of {row}"
-        return Metric(label, read, higher_is_better=False, needs=_needs(of), beside=row, given=given)
+        label = f"{words} until the {key_words(of)} is the best of {row}"
+        return Metric(label, read, higher_is_better=False, of=of, needs=needs(of), beside=row, given=given)
     shown = f"{target:.4g}" if not is_share(of) else f"{100 * target:.4g} %"
-    return Metric(f"{words} until the {of} is {shown}", read, higher_is_better=False, needs=_needs(of))
+    return Metric(f"{words} until the {key_words(of)} is {shown}", read, higher_is_better=False, of=of, needs=needs(of))
 
 
 def rounds_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
@@ -290,7 +288,7 @@ def seconds_to(target: float | None = None, row: str = "", of: str = ACCURACY, b
 
 
 def speedup(row: str, of: str = ACCURACY, better: str = "") -> Metric:
-    label = f"rounds until {row} has its best {of}, over those until it is reached here"
+    label = f"rounds until {row} has its best {key_words(of)}, over those until it is reached here"
 
     def given(other: Record) -> Metric:
         to_best = rounds_to(row=row, of=of, better=better).given
@@ -303,7 +301,7 @@ def speedup(row: str, of: str = ACCURACY, better: str = "") -> Metric:
 
         return Metric(label, read)
 
-    return Metric(label, _none, higher_is_better=True, needs=_needs(of), beside=row, given=given)
+    return Metric(label, _none, higher_is_better=True, of=of, needs=needs(of), beside=row, given=given, never=0.0)
 
 
 def aggregations(record: Record) -> list[int]:
@@ -369,7 +367,7 @@ def worst_clients(share: float = 0.1) -> Metric:
             return math.nan
         return _of_some(fmean, some[: max(1, int(share * len(some) + 1e-9))])
 
-    return Metric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, PER_CLIENT)
+    return Metric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, needs=PER_CLIENT)
 
 
 def group(name: str) -> Metric:
@@ -414,11 +412,11 @@ def analysis(name: str, better: str = "lower") -> Metric:
         found = r.analyses.get(text, {})
         return (math.nan if found[quantity] is None else found[quantity]) if quantity in found else None
 
-    return Metric(name, read, better == "higher", analysis=text)
+    return Metric(analysis_words(name), read, better == "higher", analysis=text)
 
 
 def calculated(better: str = "lower") -> Metric:
-    return Metric("calculated", _none, better == "higher")
+    return Metric(UNNAMED, _none, better == "higher")
 
 
 METRICS: dict[str, Callable[..., Metric]] = {

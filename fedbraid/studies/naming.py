@@ -35,10 +35,10 @@ def _some(kind: str, pattern: str, names: Sequence[str]) -> list[str]:
 
 def places(text: str, rows: Sequence[str], columns: Sequence[str]) -> list[Place]:
     """The cells that `row`, `row @ column` or `@ column` names, by name or pattern."""
-    row, _, column = text.partition("@") if text.startswith("@") else text.partition(AT)
-    return [
-        (r, c) for r in _some("row", row.strip() or "*", rows) for c in _some("column", column.strip() or "*", columns)
-    ]
+    row, at, column = (part.strip() for part in (text.partition("@") if text.startswith("@") else text.partition(AT)))
+    if not column and (at or not row):
+        raise UserError(f"{text!r} names no cells; write 'ROW', 'ROW{AT}COLUMN' or '@ COLUMN'")
+    return [(r, c) for r in _some("row", row or "*", rows) for c in _some("column", column or "*", columns)]
 
 
 def pairs(claim: Claim, rows: Sequence[str], columns: Sequence[str]) -> list[tuple[Place, Place]]:

@@ -107,6 +107,12 @@ def as_recorded(one: Table, out: Path) -> Table:
     return replace(one, seeds=tuple(range(max(len(one.seeds), *(_recorded(out, key) for key in digests), 0))))
 
 
+def has_records(one: Table, out: Path) -> bool:
+    """Whether a run of some cell is finished, with any seed."""
+    configs = [cell.config for cell in one.cells.values() if cell.config]
+    return any(any(records.path_of(out, digest(config), 0).parent.glob("seed-*.json")) for config in configs)
+
+
 def _recorded(out: Path, key: str) -> int:
     return next(seed for seed in count() if not records.path_of(out, key, seed).exists())
 

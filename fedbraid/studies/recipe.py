@@ -22,6 +22,7 @@ class Line:
     name: str
     set: Settings = field(default_factory=dict)
     metric: str = ""  # how its numbers are read; "" = as the recipe says
+    label: str = ""  # what its numbers are, in words; "" = as the metric says
     x: float | None = None  # where it lies in a picture, if it stands for a number
     small: Settings = field(default_factory=dict)  # laid over its cells by --scale small, after the recipe's own
     note: str = ""
@@ -76,6 +77,7 @@ class Recipe:
     base: Settings
     columns: tuple[Line, ...]
     rows: tuple[Line, ...]
+    label: str = ""  # what the metric's numbers are, in words; "" = as the metric says
     seeds: int = 3
     unit: Literal["%", ""] = "%"  # accuracies are shares in a run's log and per cent in papers
     digits: int = 2

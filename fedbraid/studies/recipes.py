@@ -14,10 +14,12 @@ from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
-from fedbraid.studies.metrics import met, parse
-from fedbraid.studies.naming import AT, chosen, matching, pairs, places
+from fedbraid.studies.metrics import parse
+from fedbraid.studies.naming import AT, Place, chosen, matching, pairs, places
 from fedbraid.studies.possible import check_possible
 from fedbraid.studies.recipe import Line, Picture, Recipe
+from fedbraid.studies.reporting.courses import AXES
+from fedbraid.studies.series import check_key, met, needs
 
 HERE = Path(__file__).parent / "recipes"
 
@@ -169,18 +171,13 @@ def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
             chosen("column", override.columns, columns)
             if not override.set and not override.skip:
                 raise UserError("it changes nothing; give it a set or a skip")
-    for k, picture in enumerate(recipe.pictures):
-        with _at(f"pictures[{k}]"):
-            chosen("row", picture.rows, rows)
-            drawn = chosen("column", picture.columns, columns)
-            if picture.kind == "line" and any(line.x is None for line in recipe.columns if line.name in drawn):
-                raise UserError("a line goes over the columns' x, which some of them lack")
-            if picture.kind != "curves" and picture.of != Picture.of:
-                raise UserError(f"of={picture.of!r} is for curves; a {picture.kind} shows the table's numbers")
     if recipe.calculation and recipe.calculation not in CALCULATIONS:
         raise unknown("calculation", recipe.calculation, CALCULATIONS)
     made = cells(recipe, own=own)
     _check_cells(recipe, list(made.values()))
+    for k, picture in enumerate(recipe.pictures):
+        with _at(f"pictures[{k}]"):
+            _check_picture(picture, recipe, made)
     for k, claim in enumerate(recipe.claims):
         with _at(f"claims[{k}]"):
             compared = pairs(claim, rows, columns)
@@ -211,6 +208,23 @@ def _check_lines(kind: str, lines: Sequence[Line]) -> None:
                 parse(line.metric)
 
 
+def _check_picture(picture: Picture, recipe: Recipe, made: Mapping[Place, Cell]) -> None:
+    rows = chosen("row", picture.rows, [line.name for line in recipe.rows])
+    columns = chosen("column", picture.columns, [line.name for line in recipe.columns])
+    if picture.kind == "line" and any(line.x is None for line in recipe.columns if line.name in columns):
+        raise UserError("a line goes over the columns' x, which some of them lack")
+    if picture.kind != "curves":
+        if picture.of != Picture.of:
+            raise UserError(f"of={picture.of!r} is for curves; a {picture.kind} shows the table's numbers")
+        return
+    if picture.x not in AXES:
+        raise unknown("axis of a course", picture.x, AXES)
+    check_key(picture.of)
+    configs = [config for row in rows for column in columns if (config := made[row, column].config)]
+    if configs and not any(met(needs(picture.of), config) for config in configs):
+        raise UserError(f"curves of {picture.of!r} need {needs(picture.of)}")
+
+
 def _check_cells(recipe: Recipe, some: Sequence[Cell], small: bool = False) -> None:
     if all(cell.skip for cell in some):
         raise UserError("every cell is skipped")
@@ -219,8 +233,6 @@ def _check_cells(recipe: Recipe, some: Sequence[Cell], small: bool = False) -> N
             continue
         metric, config = parse(cell.metric), cell.config
         with _at(f"row {cell.row!r}, column {cell.column!r}"):
-            if not all(isinstance(name, str) for name in cell.analyze) or isinstance(cell.settings.get(ANALYZE), str):
-                raise UserError(f"{ANALYZE} must be a list of names, such as ['hessian']")
             if config is None:
                 continue
             check_possible(config)
@@ -228,7 +240,9 @@ def _check_cells(recipe: Recipe, some: Sequence[Cell], small: bool = False) -> N
                 raise UserError("the metric is 'calculated', but the recipe has no calculation")
             if metric.analysis and metric.analysis not in cell.analyze:
                 raise UserError(f"metric {cell.metric!r} needs {ANALYZE} = [{metric.analysis!r}] in its settings")
-            if not met(metric.needs, config.evaluate):
+            if metric.of:
+                check_key(metric.of)
+            if not met(metric.needs, config):
                 raise UserError(f"metric {cell.metric!r} needs {metric.needs}")
             if metric.beside:
                 _known("row", metric.beside, [line.name for line in recipe.rows])

@@ -29,7 +29,9 @@ class CellResult:
     records: Mapping[int, Record] = field(default_factory=dict)  # by seed; none where nothing is trained
     missing: tuple[int, ...] = ()  # seeds that were not run yet, or not with the analyses that the metric reads
     without: tuple[int, ...] = ()  # seeds that were run, and whose record lacks what the metric reads
+    label: str = ""  # what `values` are, in words, if not those of the metric
     skipped: str = ""  # why the cell is not there: the paper has none, or its data is not here
+    refused: str = ""  # why its runs cannot be made as they are asked for, if that was tried
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,22 @@ class Results:
     variant: str = ""
 
 
-def gathered(table: Table, out: Path, data_dir: Path | None = None) -> Results:
-    """What the records under `out` have of a table."""
-    cells = {place: _cell(cell, table, out, data_dir) for place, cell in table.cells.items()}
+def gathered(
+    table: Table, out: Path, data_dir: Path | None = None, refused: Mapping[str, str] | None = None
+) -> Results:
+    """What the records under `out` have of a table. `refused` says, by digest, why runs cannot be made."""
+    cells = {place: _cell(cell, table, out, data_dir, refused or {}) for place, cell in table.cells.items()}
     return Results(cells, table.seeds, str(table.changes))
 
 
-def _cell(cell: Cell, table: Table, out: Path, data_dir: Path | None) -> CellResult:
+def _cell(cell: Cell, table: Table, out: Path, data_dir: Path | None, refused: Mapping[str, str]) -> CellResult:
     config, seeds = cell.config, table.seeds
     if cell.skip:
-        return CellResult(cell.row, cell.column, None, cell.metric, skipped=cell.skip)
+        return CellResult(cell.row, cell.column, None, cell.metric, label=cell.label, skipped=cell.skip)
     if config is None:
         calculate = CALCULATIONS[cell.calculation]
         values = {seed: calculate(cell.settings, seed) for seed in seeds}
-        return CellResult(cell.row, cell.column, None, cell.metric, values)
+        return CellResult(cell.row, cell.column, None, cell.metric, values, label=cell.label)
     mine = digest(config)
     there = {seed: record for seed in seeds if (record := records.read(out, mine, seed)) is not None}
     values = {seed: value for seed, record in there.items() if (value := _value(cell, record, table, out)) is not None}
@@ -63,7 +67,18 @@ def _cell(cell: Cell, table: Table, out: Path, data_dir: Path | None) -> CellRes
     without = tuple(seed for seed in whole if seed not in values)
     missing = tuple(seed for seed in seeds if seed not in values and seed not in without)
     skipped = "" if there else missing_data(config, data_dir)
-    return CellResult(cell.row, cell.column, config, cell.metric, values, there, missing, without, skipped)
+    return CellResult(
+        *cell.place,
+        config,
+        cell.metric,
+        values,
+        there,
+        missing,
+        without,
+        cell.label,
+        skipped,
+        refused.get(mine, "") if missing else "",
+    )
 
 
 def _value(cell: Cell, record: Record, table: Table, out: Path) -> float | None:

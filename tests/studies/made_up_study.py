@@ -76,7 +76,7 @@ def results(
         values = {seed: value for seed, run in found.items() if (value := metric.read(run)) is not None}
         without = tuple(seed for seed in found if seed not in values)
         missing = () if reason else tuple(seed for seed in seeds if seed not in found)
-        made[place] = CellResult(*place, settings, cell.metric, values, found, missing, without, reason)
+        made[place] = CellResult(*place, settings, cell.metric, values, found, missing, without, cell.label, reason)
     return Results(made, tuple(seeds), variant)
 
 

@@ -11,6 +11,7 @@ from fedbraid.studies.identity import digest
 from fedbraid.studies.metrics import parse
 from fedbraid.studies.plan import table
 from fedbraid.studies.records import record_of
+from fedbraid.studies.reporting.account import account
 from fedbraid.studies.results import gathered
 
 RECIPE = """
@@ -78,6 +79,15 @@ def test_each_seed_is_measured_by_its_own_run_of_the_other_row(made, tmp_path):
         ("FedSkip-2", "aggregations"): {0: 1, 1: math.inf},
         ("FedSkip-2", "speedup"): {0: 2, 1: 0},
     }
+
+
+def test_a_speedup_says_how_many_runs_got_there(made, tmp_path):
+    for row, seed in ACCURACIES:
+        record(made, row, seed, tmp_path)
+    told = account(made.recipe, gathered(made, tmp_path))
+    assert told.ours(told.entries["FedSkip-2", "speedup"]) == "1.00 ± 1.41 (1/2 reached)"
+    assert told.ours(told.entries["FedAvg", "speedup"]) == "1.00 ± 0.00"
+    assert "(2/3 reached), of a speedup: a run that never got there counts as 0" in told.notes
 
 
 def test_without_the_other_row_there_is_no_number(made, tmp_path):

@@ -183,3 +183,20 @@ def test_mistakes_are_told(text, said):
     with pytest.raises(UserError) as told:
         parse(text)
     assert said in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("last(of='drift.variance')", "variance of the clients' models of the last round"),
+        ("mean(of='train_loss')", "mean training loss of a round"),
+        ("analysis(name='hessian.top')", "largest eigenvalue of the loss's Hessian"),
+        (
+            "analysis(name='interpolation(initial=true, pairs=1).pair1_r30')",
+            "accuracy of two clients' models mixed, 30 % of the second",
+        ),
+        ("analysis(name='spectrum(k=2).gap')", "gap of spectrum"),
+    ],
+)
+def test_metrics_are_told_in_words(text, words):
+    assert parse(text).label == words

@@ -208,6 +208,38 @@ MISTAKES = {
     "seed": ([("rounds = 4", "rounds = 4\nseed = 3")], "seed has no place here"),
     "target": ([("rounds = 4", "rounds = 4\nevaluate = { target = 0.5 }")], "evaluate.target has no place here"),
     "analyses that are no list": ([("rounds = 4", 'rounds = 4\nanalyze = "hessian"')], "analyze must be a list"),
+    "unknown analysis": (
+        [("rounds = 4", 'rounds = 4\nanalyze = ["hesian"]')],
+        "row 'FedAvg', column 'skewed': no analysis is called 'hesian'; did you mean 'hessian'?",
+    ),
+    "unknown option of an analysis": (
+        [("rounds = 4", 'rounds = 4\nanalyze = ["features(client=3)"]')],
+        "no option of analysis 'features' is called 'client'; did you mean 'clients'?",
+    ),
+    "metric of no key": (
+        [('metric = "last"', "metric = \"last(of='acuracy')\"")],
+        "row 'FedAvg', column 'skewed': no key of the log is called 'acuracy'; did you mean 'accuracy'?",
+    ),
+    "metric of a key that nothing writes": (
+        [('metric = "last"', "metric = \"last(of='drift.step')\"")],
+        "needs analyses = ['drift']",
+    ),
+    "target of no key": (
+        [("rounds_to(target=0.5)", "rounds_to(target=0.5, of='los')")],
+        "row 'FedAvg again', column 'alike': no key of the log is called 'los'",
+    ),
+    "curves of no key": (
+        [('kind = "curves"', 'kind = "curves"\nof = "los"')],
+        "pictures[0]: no key of the log is called 'los'; did you mean",
+    ),
+    "curves of a key that nothing writes": (
+        [('kind = "curves"', 'kind = "curves"\nof = "client_accuracy.mean"')],
+        "pictures[0]: curves of 'client_accuracy.mean' need evaluate.per_client = true",
+    ),
+    "curves over nothing": (
+        [('kind = "curves"', 'kind = "curves"\nx = "byts"')],
+        "pictures[0]: no axis of a course is called 'byts'; did you mean 'bytes'?",
+    ),
     "miniature that is refused": ([("rounds = 2", "rounds = 0")], "small: row 'FedAvg', column 'skewed': rounds must"),
     "no rows": ([(RECIPE[RECIPE.index("[[rows]]") : RECIPE.index("[[overrides]]")], "")], "rows is missing"),
     "everything skipped": (

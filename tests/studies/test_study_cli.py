@@ -150,6 +150,26 @@ def test_shards_of_the_command_line_merge(fedbraid, reports, tmp_path):
         assert len(timeless(Path("results"))) == int(part[0])
     assert fedbraid("run", tiny, "--seeds", 1, "--only", "FedAvg")[2] == "", "nothing is left"
     assert fedbraid("run", tiny, "--shard", "3/2")[0] == 2
+    code, _, err = fedbraid("run", tiny, "--shard", "4/4", "--seeds", 1, "--only", "FedAvg")
+    assert code == 0 and err == "nothing to run: there are 2 different runs, and --shard 4/4 has none of them\n"
+
+
+def test_a_report_of_what_nobody_ran_says_so(fedbraid, reports, tmp_path):
+    tiny = written(tmp_path, RECIPE)
+    code, out, err = fedbraid("report", tiny, "--out", "o", "--scale", "small")
+    asked = f"{tiny} --out o --scale small"
+    assert (code, out) == (1, "") and not Path("o").exists()
+    assert err == f"nothing of {tiny} is finished in o; `fedbraid study run {asked}` runs it\n"
+    assert fedbraid("run", tiny, "--out", "o", "--seeds", 1, "--only", "FedAvg @ skewed")[0] == 0
+    other = written(tmp_path, RECIPE.replace("rounds = 4", "rounds = 3"), "other")
+    code, out, err = fedbraid("report", tiny, other, "--out", "o")
+    assert code == 0 and out.count("report: ") == 1 and err.startswith(f"nothing of {other} is finished in o; ")
+
+
+def test_nothing_is_planned_where_there_is_nothing(fedbraid, reports, monkeypatch):
+    monkeypatch.setattr(recipes, "read", None)
+    code, out, err = fedbraid("report")
+    assert (code, out) == (0, "") and "nothing of any study is finished in results" in err
 
 
 def test_data_that_is_missing_is_one_line(fedbraid, reports, tmp_path):
@@ -415,4 +435,6 @@ def test_a_cell_that_cannot_be_run_does_not_stop_the_others(fedbraid, tmp_path, 
     code, out, err = fedbraid("run", file, "--seeds", 1, "--json")
     assert (code, json.loads(out)["finished"], json.loads(out)["left"]) == (1, 2, 0)
     assert err.count("FedAvg @ alike cannot be run: ") == 1 and "2 runs cannot be run as they are asked for" in err
+    told = Path("results/tiny/table.md").read_text(encoding="utf-8")
+    assert "| cannot be run |" in told and "- alike cannot be run: " in told and "not run yet" not in told
     assert fedbraid("run", file, "--seeds", 1, "--only", "@ skewed")[0] == 0

@@ -82,6 +82,24 @@ def test_only_what_is_not_there(only, kind, tiny):
         planned([table(tiny)], [only])
 
 
+@pytest.mark.parametrize("only", ["", " ", "@", "@ ", "FedAvg @ "])
+def test_an_empty_name_is_not_everything(only, tiny):
+    with pytest.raises(UserError, match="names no cells; write 'ROW', 'ROW @ COLUMN' or '@ COLUMN'"):
+        planned([table(tiny)], ["FedAvg", only])
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ('analyze=["foo"]', "no analysis is called 'foo'"),
+        ("analyze=foo", r"analyze must be a list of names, such as \['hessian'\], not 'foo'"),
+    ],
+)
+def test_analyses_that_are_none_are_refused_before_anything_is_trained(setting, said, tiny):
+    with pytest.raises(UserError, match=said):
+        table(tiny, Changes(settings=(setting,)))
+
+
 def test_what_one_of_several_recipes_has_is_enough(tiny, tmp_path):
     other = recipes.load(written(tmp_path, RECIPE.replace('"FedAvg again"', '"Other"'), "other"))
     tables = [table(tiny), table(other)]

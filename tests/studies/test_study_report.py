@@ -14,18 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up_study import COURSES, PICTURES, recipe, results
+from matplotlib.colors import to_rgba
 from pages import Page
 from PIL import Image
 
 from fedbraid.config import flat, to_dict
 from fedbraid.studies import records
+from fedbraid.studies.metrics import parse
 from fedbraid.studies.plan import Changes, table
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
 from fedbraid.studies.report import write_report
 from fedbraid.studies.reporting.account import account
-from fedbraid.studies.reporting.asked import asked
-from fedbraid.studies.reporting.drawing import bars, curves, line
-from fedbraid.studies.reporting.entries import Entry, Number, commands, entries
+from fedbraid.studies.reporting.asked import asked, in_order
+from fedbraid.studies.reporting.bars import bars
+from fedbraid.studies.reporting.drawing import curves, line, split
+from fedbraid.studies.reporting.entries import Entry, Number, commands, entries, unit_of
 from fedbraid.studies.reporting.latex import escaped, to_latex
 from fedbraid.studies.reporting.machines import duration, origins
 from fedbraid.studies.reporting.markdown import to_markdown
@@ -173,8 +176,9 @@ def test_latex_is_whole_whatever_the_names_are() -> None:
     assert depth.min() >= 0
     assert depth[-1] == 0
     assert bare.count("$") % 2 == 0
-    assert re.findall(r"\\begin\{(\w+)\}", text) == ["table", "tabular"]
-    assert re.findall(r"\\end\{(\w+)\}", text) == ["tabular", "table"]
+    names = ["tabular"] * 2  # which are too long for a line
+    assert re.findall(r"\\begin\{(\w+)\}", text) == ["table", "tabular", *names]
+    assert re.findall(r"\\end\{(\w+)\}", text) == [*names, "tabular", "table"]
     body = bare[bare.index(r"\toprule") : bare.index(r"\bottomrule")].splitlines()
     lines = [line for line in body if not line.startswith((r"\toprule", r"\midrule"))]
     assert len(lines) == 1 + 3 + 1  # the head, a row with the paper's numbers and one without
@@ -190,7 +194,7 @@ def test_latex_has_the_numbers(written: Path) -> None:
     assert r"\quad paper & 60.00 $\pm$ 0.50 & 70.00 \\" in text
     assert r"\quad difference & +0.27 & $-$4.50 \dag{} \\" in text
     assert r"\caption{made, Table 1: Two methods \& 50 \% of" in text
-    assert r"\begin{tabular}{lrr}" in text
+    assert r"\begin{tabular}{@{}lrr@{}}" in text
 
 
 def caption(text: str) -> str:
@@ -203,14 +207,16 @@ def test_the_caption_says_what_is_shown_and_no_more() -> None:
     assert caption(to_latex(told)) == (
         r"made, Table 1: Two methods \& 50 \% of \textless{}clients\textgreater{}. Best test accuracy of any round in "
         r"\%; mean $\pm$ sample standard deviation over 3 seeds. Differences are ours minus the paper's, \dag{} where "
-        "larger than both standard deviations."
+        "larger than both standard deviations together."
     )
-    assert caption(to_latex(account(recipe(), some()))).endswith("deviations. 1 of 4 cells is missing.")
+    assert caption(to_latex(account(recipe(), some()))).endswith("together. 1 of 4 cells is missing.")
     one = account(recipe(numbers={}), results(seeds=[0], courses={AVG_1: {0: (0.5,)}}, variant="--rounds 1"))
     assert "Run with -{}-rounds 1, which is not the paper's setting. Best test accuracy of any round in" in to_latex(
         one
     )
-    assert caption(to_latex(one)).endswith(r"in \%; one seed. 3 of 4 cells are missing.")
+    assert caption(to_latex(one)).endswith(
+        r"in \%; one seed. 3 of 4 cells are missing. Rows and columns without a number are left out."
+    )
     lines = [replace(recipe().columns[0], name=f"after {n}", metric=f"at(round={n})") for n in (1, 2, 3, 4)]
     several = recipe(columns=tuple(lines), overrides=(), numbers={}, claims=())
     assert "Numbers of several kinds, as rows and columns say; mean" in to_latex(account(several, results(several)))
@@ -320,6 +326,39 @@ def test_a_number_that_the_log_does_not_have_is_not_waited_for() -> None:
     assert not told.commands, "running it again would not help"
     assert told.warnings == ("Runs have no value of last(of='nosuch'): their log does not have it.",)
     assert "| **FedAvg** | no value | no value |" in to_markdown(told)
+    assert told_of(told.findings[0], 2).startswith("nothing to compare: the runs have no such value")
+
+
+def test_a_claim_of_runs_that_never_got_there_says_nothing() -> None:
+    made, found = reaching({place: {0: (0.1,), 1: (0.1,)} for place in COURSES})
+    (finding,) = account(made, found).findings
+    assert told_of(finding, 1).startswith("nothing to compare: no run reached the target")
+
+
+def test_a_claim_whose_pairs_have_no_seed_in_common() -> None:
+    courses = {place: {k // 2: (0.5,)} for k, place in enumerate((AVG_1, DISCO_1, AVG_5, DISCO_5))}
+    (finding,) = account(recipe(), results(courses=courses)).findings
+    assert told_of(finding, 1).startswith("nothing to compare: the pairs that were run have no seed in common")
+
+
+def test_cells_that_cannot_be_run_are_not_waited_for() -> None:
+    known = results(courses={AVG_1: COURSES[AVG_1]})
+    reason = "partition 'iid': too many clients"
+    cells = {place: replace(cell, refused=reason) if place == AVG_5 else cell for place, cell in known.cells.items()}
+    told = account(recipe(), replace(known, cells=cells))
+    assert told.warnings == ("2 of 3 cells were not run yet.", "1 cell cannot be run as it is asked for.")
+    assert f"FedAvg @ β = 0.5 cannot be run: {reason}" in told.notes
+    assert "| **FedAvg** | 60.27 ± 0.31 | cannot be run |" in to_markdown(told)
+    assert told.commands == ("fedbraid study run made-table1 --only FedAvg+Disco --resume",)
+    assert cells_of(to_json(told))[AVG_5]["refused"] == reason
+
+
+def test_a_claim_whose_runs_all_diverged_was_run() -> None:
+    made = recipe(metric="last")
+    known = results(made)
+    lost = {place: replace(cell, values=dict.fromkeys(cell.values, nan)) for place, cell in known.cells.items()}
+    (finding,) = account(made, replace(known, cells=lost)).findings
+    assert told_of(finding, 2).startswith("nothing to compare: a run of each pair and seed diverged")
 
 
 def test_a_claim_of_which_a_part_was_run() -> None:
@@ -498,7 +537,8 @@ def test_targets_that_were_never_reached() -> None:
     (claim,) = told.findings
     assert [dict(pair.differences) for pair in claim.pairs] == [{0: 2.0, 1: 2.0, 2: 0.0}, {0: 2.0, 1: 0.0, 2: 0.0}]
     assert claim.unit == "rounds"
-    assert "5 runs never reached the target and count as one round more" in told_of(claim, 1)
+    assert "3 runs never reached the target and count as one round more" in told_of(claim, 1)
+    assert "1 difference is 0 because neither run reached the target" in told_of(claim, 1)
     data = cells_of(to_json(told))
     assert data[AVG_1]["values"] == {"0": None, "1": None, "2": None}
     assert data[AVG_1]["unreached"] == [0, 1, 2]
@@ -765,16 +805,111 @@ def test_a_bar_that_is_missing_keeps_its_place() -> None:
     assert first.get_ylim() == second.get_ylim() == (1.5, -0.5)
 
 
-def test_a_row_looks_the_same_in_every_picture() -> None:
-    made = recipe()
-    found = results(made, {DISCO_1: COURSES[DISCO_1]})
-    wanted = asked(PICTURES[0], made, found, entries(made, found))
-    assert (wanted.rows, wanted.columns) == (("FedAvg+Disco",), ("β = 0.1",))
-    alone = curves(wanted).axes[0].get_lines()[0]
-    both = drawn(0)[1](drawn(0)[0]).axes[0].get_lines()[1]
-    first = drawn(0)[1](drawn(0)[0]).axes[0].get_lines()[0]
-    assert (alone.get_color(), alone.get_marker()) == (both.get_color(), both.get_marker())
-    assert alone.get_color() != first.get_color()
+def test_rows_that_are_drawn_are_numbered_and_look_the_same_in_every_picture() -> None:
+    rows = tuple(replace(recipe().rows[0], name=f"row {k}") for k in range(9))
+    made = recipe(rows=rows, overrides=(), numbers={}, claims=())
+    known = results(made, {(f"row {k}", "β = 0.1"): COURSES[AVG_1] for k in (1, 8)})
+    asks = [Picture("curves"), Picture("bars", rows=("row 8",)), Picture("split")]
+    lines, one, _ = in_order([asked(picture, made, known, entries(made, known)) for picture in asks])
+    assert lines.order == one.order == {"row 1": 0, "row 8": 1}
+    second = curves(lines).axes[0].get_lines()[1].get_color()
+    assert to_rgba(second) == bars(one).axes[0].patches[0].get_facecolor()
+
+
+def many(rows: int) -> Any:
+    lines = tuple(replace(recipe().rows[0], name=f"row {k}") for k in range(rows))
+    made = recipe(rows=lines, overrides=(), numbers={}, claims=())
+    known = results(made, {(line.name, "β = 0.1"): COURSES[AVG_1] for line in lines})
+    return asked(PICTURES[0], made, known, entries(made, known))
+
+
+def test_many_lines_have_no_bands() -> None:
+    few, more = many(8), many(9)
+    assert (len(curves(few).axes[0].collections), len(curves(more).axes[0].collections)) == (8, 0)
+    assert "The band reaches from the lowest to the highest seed." in reading(few)
+    assert "more than 8 lines have no bands" in reading(more)
+
+
+def overlapping(texts: list[Any], figure: Any) -> bool:
+    boxes = [text.get_window_extent() for text in texts if text.get_text()]
+    return any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
+
+
+def test_words_beside_bars_neither_run_together_nor_are_cut_off() -> None:
+    names = "KL divergence from uniform, mean over all of the clients", "Gini coefficient of the sizes"
+    lines = tuple(replace(line, name=name) for line, name in zip(recipe().rows, names, strict=True))
+    columns = tuple(replace(recipe().columns[0], name=name) for name in ("IID", "β = 1", "β = 0.5"))
+    made = recipe(rows=lines, columns=columns, overrides=(), numbers={}, claims=(), unit="", digits=3)
+    made = replace(made, metric="last(of='loss')", label="mean distance of the clients' labels from equal shares")
+    known = results(made, {(name, column.name): COURSES[AVG_1] for name in names for column in columns})
+    tiny = {place: replace(cell, values={0: 0.0007655, 1: 0.00075}) for place, cell in known.cells.items()}
+    known = replace(known, cells=tiny)
+    figure = bars(asked(PICTURES[3], made, known, entries(made, known)))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert not overlapping(axes.get_xticklabels(), figure)
+        words = [*axes.texts, axes.xaxis.label, *axes.get_yticklabels()]
+        boxes = [text.get_window_extent() for text in words if text.get_text()]
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
+        assert not overlapping(axes.get_yticklabels(), figure)
+        assert [text.get_text() for text in axes.texts] == ["0.000758"] * 2
+    assert "…" not in "".join(label.get_text() for label in figure.axes[0].get_yticklabels())
+
+
+def test_our_number_is_at_our_bar_and_the_papers_mark_is_explained() -> None:
+    wanted, draw = drawn(3)
+    figure = draw(wanted)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for text, bar in zip(axes.texts, axes.patches, strict=True):
+            assert text.get_window_extent().x1 < bar.get_window_extent().x1
+    (key,) = figure.legends
+    assert [text.get_text() for text in key.get_texts()] == ["the paper's number"]
+    lines, draw = drawn(2)
+    assert [text.get_text() for text in draw(lines).legends[0].get_texts()][-1] == "the paper's number"
+    alone, draw = drawn(3, numbers={})
+    assert not draw(alone).legends
+
+
+def test_a_split_names_its_column() -> None:
+    assert split(((3, 1), (0, 4)), "β = 0.1").get_suptitle() == "β = 0.1"
+
+
+def test_labels_say_what_numbers_are() -> None:
+    """A row's goes before a column's, and the recipe's is that of its own metric."""
+    rows = (replace(recipe().rows[0], label="how right it is"), recipe().rows[1])
+    columns = (replace(recipe().columns[0], metric="last", label="right at the end"), recipe().columns[1])
+    made = recipe(rows=rows, columns=columns, label="right at best")
+    table = entries(made, results(made))
+    assert {place: entry.metric.label for place, entry in table.items()} == {
+        AVG_1: "how right it is",
+        AVG_5: "how right it is",
+        DISCO_1: "right at the end",
+        DISCO_5: "right at best",
+    }
+    plain = recipe(label="right", columns=(replace(recipe().columns[0], metric="last"),), overrides=(), numbers={})
+    assert entries(plain, results(plain))[AVG_1].metric.label == "accuracy of the last round"
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        ("best", "points"),
+        ("speedup(row='FedAvg')", ""),
+        ("rounds_to(target=0.5)", "rounds"),
+        ("last(of='train_loss')", "in training loss"),
+        ("analysis(name='hessian.top')", "in largest eigenvalue of the loss's Hessian"),
+        ("calculated", ""),
+    ],
+)
+def test_what_differences_are_counted_in(metric: str, unit: str) -> None:
+    found = parse(metric)
+    assert unit_of(found, found.percent) == unit
+
+
+def test_a_mean_over_more_rounds_than_there_were_is_told_as_what_it_is() -> None:
+    made = recipe(metric="mean_last(n=5)")
+    assert "numbers: mean accuracy of all 3 evaluated rounds in %; more is better" in account(made, results(made)).notes
 
 
 def test_without_pictures_in_the_recipe_there_are_courses(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import isfinite, nan
@@ -24,7 +24,7 @@ class Asked:
     entries: Mapping[Place, Entry]
     courses: Mapping[Place, Course]
     x: Mapping[str, float]  # of columns that stand for a number
-    order: Mapping[str, int]  # of all rows: a row looks the same in every picture
+    order: Mapping[str, int]  # by which rows look different
     digits: int
 
     @property
@@ -56,13 +56,13 @@ class Asked:
         )
 
     def named(self, column: str) -> str:
-        """What the numbers of a column are."""
+        """What the numbers of a column are; nothing where rows differ in that."""
         words = dict.fromkeys(
             f"{entry.metric.label}{' (%)' if entry.scale == 100.0 else ''}"
             for entry in self.shown
             if entry.column == column
         )
-        return ", ".join(words)
+        return "".join(words) if len(words) == 1 else ""
 
 
 def asked(picture: Picture, recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -> Asked:
@@ -84,6 +84,12 @@ def asked(picture: Picture, recipe: Recipe, results: Results, entries: Mapping[P
         rows=tuple(row for row in everything.rows if any(place[0] == row for place in there)),
         columns=tuple(column for column in everything.columns if any(place[1] == column for place in there)),
     )
+
+
+def in_order(wanted: Sequence[Asked]) -> list[Asked]:
+    """Numbered by the rows that are drawn: few of them share a colour, and a row looks the same in all pictures."""
+    drawn = {row for one in wanted if one.picture.kind != "split" for row in one.rows}
+    return [replace(one, order={row: k for k, row in enumerate(r for r in one.order if r in drawn)}) for one in wanted]
 
 
 def _courses(picture: Picture, results: Results) -> dict[Place, Course]:

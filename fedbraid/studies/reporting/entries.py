@@ -9,11 +9,12 @@ from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
 from fedbraid.studies.claims import POINTS, Finding, Sample, judged
-from fedbraid.studies.metrics import Metric, aggregations, parse
+from fedbraid.studies.metrics import UNNAMED, Metric, aggregations, course, parse
 from fedbraid.studies.naming import AT, Place, pairs
 from fedbraid.studies.recipe import Claim, Recipe
 from fedbraid.studies.records import Record
 from fedbraid.studies.results import CellResult, Results
+from fedbraid.studies.wording import key_words
 from fedbraid.terms import terms
 
 UNTIL: dict[str, Callable[[Record], float]] = {
@@ -46,6 +47,7 @@ class Entry:
     skipped: str
     paper: Number | None
     scale: float  # from the log's numbers to the shown ones
+    refused: str = ""  # why it cannot be run as it is asked for
     comparable: bool = True  # run with the paper's settings
     digest: str = ""
 
@@ -61,6 +63,11 @@ class Entry:
     def reached(self) -> list[float]:
         """The numbers that are there. A target that was never reached gives none."""
         return [value for value in self.values.values() if value != inf]
+
+    @property
+    def never(self) -> int:
+        """How many runs never reached a target."""
+        return sum(value == self.metric.never for value in self.values.values())
 
     @property
     def ours(self) -> Number | None:
@@ -126,11 +133,13 @@ def commands(recipe: Recipe, results: Results, call: str = "") -> list[str]:
 
     `call` is what `study run` is given to find the recipe, its strands and its runs, if that is more than its name.
     """
-    wanted = {place: cell for place, cell in results.cells.items() if cell.missing and not cell.skipped}
+    wanted = {
+        place: cell for place, cell in results.cells.items() if cell.missing and not cell.skipped and not cell.refused
+    }
     options = [f"--seeds {len(results.seeds)}"] if len(results.seeds) != recipe.seeds else []
     called = call or shlex.quote(recipe.name)
     begin = " ".join(["fedbraid study run", called, *filter(None, [results.variant]), *options])
-    there = [place for place, cell in results.cells.items() if not cell.skipped]
+    there = [place for place, cell in results.cells.items() if not cell.skipped and not cell.refused]
     if set(there) == set(wanted):
         return [f"{begin} --resume"] if wanted else []
     chosen: list[str] = []
@@ -144,6 +153,7 @@ def commands(recipe: Recipe, results: Results, call: str = "") -> list[str]:
 
 def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
     metric = parse(cell.metric)
+    metric = replace(metric, label=cell.label or _last_words(metric, cell))
     scale = metric.percent if recipe.unit == "%" else 1.0
     given = recipe.numbers.get(cell.row, {}).get(cell.column)
     return Entry(
@@ -156,9 +166,18 @@ def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
         skipped=cell.skipped,
         paper=Number(given[0], given[1] if len(given) > 1 else None) if given else None,
         scale=scale,
+        refused=cell.refused,
         comparable=comparable,
         digest=next((record.digest for record in cell.records.values()), ""),
     )
+
+
+def _last_words(metric: Metric, cell: CellResult) -> str:
+    """A mean over more rounds than were evaluated is one of all of them."""
+    evaluated = max((len(course(record, metric.of)) for record in cell.records.values()), default=0)
+    if not 0 < evaluated < metric.rounds:
+        return metric.label
+    return metric.label.replace(f"the last {metric.rounds} evaluated", f"all {evaluated} evaluated")
 
 
 def _sample(entry: Entry, cell: CellResult) -> Sample:
@@ -170,6 +189,7 @@ def _sample(entry: Entry, cell: CellResult) -> Sample:
         entry.metric.higher_is_better,
         unit_of(entry.metric, entry.scale),
         {seed: (spent(record), len(record.rounds)) for seed, record in never.items() if spent},
+        no_value=bool(entry.without),
     )
 
 
@@ -177,9 +197,10 @@ def unit_of(metric: Metric, scale: float) -> str:
     """What a difference of two of its numbers is counted in."""
     if metric.percent != 1.0:
         return {1.0: "", 100.0: POINTS}.get(scale, "points²")
-    name, given = terms(metric.text, "a metric")[0]
-    if name == "skew":
+    name, _ = terms(metric.text, "a metric")[0]
+    if name in ("skew", "speedup"):
         return ""
     known = {"rounds_to": "rounds", "aggregations_to": "aggregations", "bytes_to": "bytes", "seconds_to": "s"}
     known |= {"bytes": "bytes", "bytes_per_round": "bytes", "seconds": "s", "seconds_per_round": "s"}
-    return known.get(name, str(given.get("of", given.get("name", ""))))
+    words = key_words(metric.of) if metric.of else metric.label
+    return known.get(name, "" if words == UNNAMED else f"in {words}")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fedbraid.report.words import NOTHING, printable
 from fedbraid.studies.reporting.account import Account
 from fedbraid.studies.reporting.entries import Entry
+from fedbraid.studies.reporting.typeset import LINE, WIDEST_NAME, Group, Piece, floats, pieces, wrapped
 from fedbraid.studies.reporting.words import MARK, MINUS
 
 SPECIAL = {
@@ -53,35 +54,74 @@ def escaped(raw: str) -> str:
 
 
 def to_latex(told: Account, label: str = "") -> str:
-    """A floating table: a line for our numbers, and two more where the paper has some.
+    """A floating table: a line for our numbers, and two more for the paper's and the difference where there are some.
 
-    It is labelled by the recipe's name, or by `label`: tables that were run otherwise may stand in one document.
+    Columns that do not fit side by side go on below, and what does not fit a page in another table that has the same
+    number. It is labelled by the recipe's name, or by `label`: tables that were run otherwise may stand in one text.
     """
-    body: list[str] = []
-    for row in told.recipe.rows:
-        mine = told.row(row)
-        body.append(_line(row.name, [told.ours(entry) for entry in mine]))
-        if any(entry.paper for entry in mine):
-            body.append(_line("paper", [told.paper(entry) for entry in mine], indent=True))
-            body.append(_line("difference", [told.difference(entry) for entry in mine], indent=True))
-    return "\n".join(
-        [
-            r"% needs \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering\small",
-            rf"\caption{{{escaped(_caption(told))}}}",
-            rf"\label{{tab:{_label(label or told.recipe.name)}}}",
-            rf"\begin{{tabular}}{{l{'r' * len(told.columns)}}}",
-            r"\toprule",
-            _line("", told.columns),
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    rows, columns = _with_numbers(told)
+    caption, again = _caption(told), f"{told.title}, continued."
+    if len(rows) * len(columns) < len(told.entries):
+        caption += " Rows and columns without a number are left out."
+    blocks = pieces(columns, [_group(told, row, columns) for row in rows], INDENT)
+    pages = floats(blocks, *(_caption_lines(words) for words in (caption, again)))
+    name = rf"\label{{tab:{_label(label or told.recipe.name)}}}"
+    heads = [[rf"\caption{{{escaped(caption)}}}", name]]
+    heads += [[r"\addtocounter{table}{-1}", rf"\caption{{{escaped(again)}}}"]] * (len(pages) - 1)
+    fit = "it fits" if len(pages) == 1 else f"its {len(pages)} floats fit"
+    parts = [rf"% needs \usepackage{{booktabs}}; {fit} the page of an article at 10, 11 or 12 pt"]
+    for head, page in zip(heads, pages, strict=True):
+        body = "\n\n\\medskip\n".join(map(_tabular, page))
+        parts += [r"\begin{table}", r"\centering\small", *head, r"\medskip", "", body, r"\end{table}"]
+    return "\n".join([*parts, ""])
+
+
+INDENT = 1.1
+"""Sizes of the font before what a line below a row's is called."""
+
+
+def _with_numbers(told: Account) -> tuple[list[str], list[str]]:
+    """The rows and the columns that have a number, ours or the paper's; all of them where nothing has one."""
+    there = [place for place, entry in told.entries.items() if entry.values or entry.without or entry.paper]
+    rows = [row.name for row in told.recipe.rows if any(place[0] == row.name for place in there or told.entries)]
+    return rows, [name for name in told.columns if any(place[1] == name for place in there or told.entries)]
+
+
+def _group(told: Account, row: str, columns: Sequence[str]) -> Group:
+    mine = [told.entries[row, column] for column in columns]
+    lines = [("", tuple(map(told.ours, mine)))]
+    if any(entry.paper for entry in mine):
+        lines.append(("paper", tuple(map(told.paper, mine))))
+    if any(entry.difference is not None for entry in mine):
+        lines.append(("difference", tuple(map(told.difference, mine))))
+    return Group(tuple(wrapped(row, WIDEST_NAME)), tuple(lines))
+
+
+def _caption_lines(words: str) -> int:
+    return 2 + len(wrapped(f"Table 10: {words}", LINE))  # the space around it counts as two
+
+
+def _tabular(piece: Piece) -> str:
+    lines = [
+        rf"\begin{{tabular}}{{@{{}}l{'r' * len(piece.columns)}@{{}}}}",
+        r"\toprule",
+        _line("{}", [_stacked(head, "br") for head in piece.heads]),
+        r"\midrule",
+    ]
+    for group in piece.groups:
+        for below, cells in group.lines:
+            name = rf"\quad {escaped(below)}" if below else _stacked(group.name, "tl")
+            lines.append(_line(name, [escaped(cells[k]) for k in piece.columns]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _stacked(lines: Sequence[str], how: str) -> str:
+    """A cell of several lines, whose top (t) or bottom (b) line is that of the table, to the left (l) or right (r)."""
+    # The groups keep a line that begins with a bracket from being read as an option of the line break before it.
+    typeset = [f"{{}}{escaped(line)}" for line in lines]
+    if len(lines) == 1:
+        return typeset[0]
+    return rf"\begin{{tabular}}[{how[0]}]{{@{{}}{how[1]}@{{}}}}" + r" \\ ".join(typeset) + r"\end{tabular}"
 
 
 def _caption(told: Account) -> str:
@@ -92,7 +132,9 @@ def _caption(told: Account) -> str:
         parts.append(f"Run with {variant}, which is not the paper's setting.")
     parts.append(_numbers(told))
     if any(entry.difference is not None for entry in some):
-        parts.append(f"Differences are ours minus the paper's, {MARK} where larger than both standard deviations.")
+        parts.append(
+            f"Differences are ours minus the paper's, {MARK} where larger than both standard deviations together."
+        )
     return " ".join([*parts, *_missing(told)])
 
 
@@ -127,10 +169,8 @@ def _left_out(told: Account, entry: Entry) -> bool:
     return entry.skipped in {override.skip for override in told.recipe.overrides if override.skip}
 
 
-def _line(name: str, cells: Sequence[str], *, indent: bool = False) -> str:
-    # The group keeps a cell that begins with a bracket from being read as an option of the line break before it.
-    begin = rf"\quad {escaped(name)}" if indent else f"{{}}{escaped(name)}"
-    return " & ".join([begin, *map(escaped, cells)]) + r" \\"
+def _line(name: str, cells: Sequence[str]) -> str:
+    return " & ".join([name, *cells]) + r" \\"
 
 
 def _letter(letter: str) -> str:

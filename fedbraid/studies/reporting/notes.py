@@ -65,10 +65,14 @@ def warnings(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     if len(results.seeds) != recipe.seeds:
         told.append(f"{_count(len(results.seeds), 'seed')} instead of the recipe's {recipe.seeds}.")
     wanted = [entry for entry in entries.values() if not entry.skipped]
+    refused = sum(bool(entry.refused and not entry.values) for entry in wanted)
+    wanted = [entry for entry in wanted if entry.values or not entry.refused]
     absent = sum(not entry.values and not entry.without for entry in wanted)
     partly = sum(bool((entry.values or entry.without) and entry.missing) for entry in wanted)
     if absent:
         told.append(f"{absent} of {_count(len(wanted), 'cell')} {_were(absent)} not run yet.")
+    if refused:
+        told.append(f"{_count(refused, 'cell')} cannot be run as {'it is' if refused == 1 else 'they are'} asked for.")
     if partly:
         told.append(f"{_count(partly, 'cell')} {_lack(partly)} some of {'its' if partly == 1 else 'their'} seeds.")
     for metric in dict.fromkeys(entry.metric.text for entry in wanted if entry.without):
@@ -97,6 +101,8 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
         told.append("the paper gives a picture only, no numbers" if figure else "the recipe has no numbers of a paper")
     if any(inf in entry.values.values() for entry in there):
         told.append("never: no run reached the target; (2/3 reached): mean over those that did")
+    if any(entry.never and not entry.metric.never for entry in there):
+        told.append("(2/3 reached), of a speedup: a run that never got there counts as 0")
     if any(any(map(isnan, entry.values.values())) for entry in there):
         told.append("diverged: at least one run ended without a number")
     told += [f"{line.name}: {line.note}" for line in (*recipe.columns, *recipe.rows) if line.note]
@@ -104,6 +110,9 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     for reason in reasons:
         places = {place for place, entry in entries.items() if entry.skipped == reason}
         told.append(f"{NOTHING} {_named(places, recipe)}: {reason}")
+    for reason in dict.fromkeys(entry.refused for entry in entries.values() if entry.refused):
+        places = {place for place, entry in entries.items() if entry.refused == reason}
+        told.append(f"{_named(places, recipe)} cannot be run: {reason}")
     return told
 
 
@@ -116,8 +125,8 @@ def told_of(finding: Finding, digits: int) -> str:
 
 def _told_of_ours(finding: Finding, digits: int) -> str:
     overall = finding.overall
-    if overall is None:
-        return "nothing to compare was run yet"
+    if overall is None or finding.none_reached:
+        return _why_nothing(finding)
     parts = [f"mean difference {interval_words(overall, digits, finding.unit)}"]
     if finding.claim.margin:
         parts[0] += f", against a margin of {finding.claim.margin:g}"
@@ -130,7 +139,10 @@ def _told_of_ours(finding: Finding, digits: int) -> str:
     if finding.missing:
         run, pairs = len(finding.pairs), len(finding.pairs) + len(finding.missing)
         parts.insert(0, f"with {run} of {_count(pairs, 'pair')} run it {WORDS[finding.so_far][0]}")
-    unreached = sum(pair.unreached for pair in finding.pairs)
+    neither = sum(pair.neither for pair in finding.pairs)
+    if neither:
+        parts.append(f"{_count(neither, 'difference')} {_are(neither)} 0 because neither run reached the target")
+    unreached = sum(pair.unreached for pair in finding.pairs) - 2 * neither
     if unreached:
         parts.append(
             f"{_count(unreached, 'run')} never reached the target and {_count_as(unreached)} "
@@ -141,6 +153,16 @@ def _told_of_ours(finding: Finding, digits: int) -> str:
             f"{_count(finding.lost, 'difference')} left out because a run diverged, which leaves the claim undecided"
         )
     return "; ".join(parts)
+
+
+def _why_nothing(finding: Finding) -> str:
+    if finding.none_reached:
+        return "nothing to compare: no run reached the target"
+    if finding.lost:
+        return "nothing to compare: a run of each pair and seed diverged"
+    if finding.pairs:
+        return "nothing to compare: the pairs that were run have no seed in common"
+    return "nothing to compare: the runs have no such value" if finding.no_value else "nothing to compare was run yet"
 
 
 def interval_words(found: Interval, digits: int, unit: str) -> str:
@@ -189,6 +211,10 @@ def _count(number: int, noun: str) -> str:
 
 def _were(number: int) -> str:
     return "was" if number == 1 else "were"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _lack(number: int) -> str:

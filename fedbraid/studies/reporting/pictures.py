@@ -9,16 +9,17 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from fedbraid.report import pictures as report
-from fedbraid.report import splits
 from fedbraid.report.lines import METRICS
 from fedbraid.studies.metrics import is_share, more_is_better
 from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Picture, Recipe
-from fedbraid.studies.reporting.asked import Asked, asked
+from fedbraid.studies.reporting.asked import Asked, asked, in_order
+from fedbraid.studies.reporting.bars import bars
 from fedbraid.studies.reporting.courses import heights
-from fedbraid.studies.reporting.drawing import bars, curves, line
+from fedbraid.studies.reporting.drawing import MOST_BANDS, course_words, curves, has_bands, line, split
 from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.results import Results
+from fedbraid.studies.wording import key_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,8 +37,8 @@ def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -
     """All pictures that there is something for; courses of the runs if the recipe asks for none."""
     names: Counter[str] = Counter()
     drawn = []
-    for picture in recipe.pictures or (Picture(),):
-        wanted = asked(picture, recipe, results, entries)
+    for wanted in in_order([asked(one, recipe, results, entries) for one in recipe.pictures or (Picture(),)]):
+        picture = wanted.picture
         for one in _splits(wanted, results) if picture.kind == "split" else _of_numbers(wanted):
             names[picture.kind] += 1
             name = picture.kind if names[picture.kind] == 1 else f"{picture.kind}-{names[picture.kind]}"
@@ -61,7 +62,7 @@ def _splits(wanted: Asked, results: Results) -> list[Drawn]:
         run = next((record for record in records if record.label_counts), None)
         if run is not None and run.label_counts:
             told = f"{SPLIT} The split is that of seed {run.seed}."
-            found.append((f"Who holds what, {column}", told, partial(splits.clients, run.label_counts)))
+            found.append((f"Who holds what, {column}", told, partial(split, run.label_counts, column)))
     return found
 
 
@@ -69,7 +70,7 @@ def title(wanted: Asked) -> str:
     picture = wanted.picture
     if picture.kind == "curves":
         where = f", {wanted.columns[0]}" if len(wanted.columns) == 1 else ""
-        return f"{_capital(METRICS.get(picture.of, picture.of).removesuffix(' (%)'))} over {COSTS[picture.x]}{where}"
+        return f"{_capital(course_words(picture.of).removesuffix(' (%)'))} over {COSTS[picture.x]}{where}"
     over = f" over {picture.x}" if picture.kind == "line" and picture.x != "round" else ""
     return _capital(wanted.label) + over
 
@@ -77,8 +78,7 @@ def title(wanted: Asked) -> str:
 def reading(wanted: Asked) -> str:
     picture = wanted.picture
     if picture.kind == "curves":
-        several = any(course.seeds > 1 for course in wanted.courses.values())
-        band = " The band reaches from the lowest to the highest seed." if several else ""
+        band = _about_bands(wanted)
         cut = any(heights(wanted.panel(column)) for column in wanted.columns)
         return _about_curves(picture) + band + (" Lower values of the first rounds are cut off." if cut else "")
     theirs = any(isfinite(wanted.paper(entry.place).mean) for entry in wanted.shown)
@@ -92,9 +92,20 @@ def reading(wanted: Asked) -> str:
     return f"{_better(wanted, 'longer', 'shorter')} bar is better; {WHISKERS}{paper}"
 
 
+def _about_bands(wanted: Asked) -> str:
+    panels = [wanted.panel(column) for column in wanted.columns]
+    several = [panel for panel in panels if any(course.seeds > 1 for course in panel)]
+    if not several:
+        return ""
+    if not any(map(has_bands, several)):
+        return f" Lines are means over seeds; more than {MOST_BANDS} lines have no bands."
+    fewer = "" if all(map(has_bands, several)) else f", in panels of up to {MOST_BANDS} lines"
+    return f" The band reaches from the lowest to the highest seed{fewer}."
+
+
 def _about_curves(picture: Picture) -> str:
     if picture.of not in METRICS and not is_share(picture.of):
-        return f"How {picture.of} goes on: look for rows that part."
+        return f"How the {key_words(picture.of)} goes on: look for rows that part."
     better = "higher" if more_is_better(picture.of) else "lower"
     fewer = "fewer" if picture.x in ("round", "aggregations") else "less"
     return f"A {better} line is better; one that gets there further left needs {fewer} {COSTS[picture.x]}."

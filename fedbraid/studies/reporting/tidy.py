@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite, isnan
+from math import isfinite, isnan
 from typing import Any
 
 from fedbraid.studies.claims import Finding, Interval, Pair
@@ -38,11 +38,12 @@ def _cell(entry: Entry) -> dict[str, Any]:
         "reads": entry.metric.label,
         "higher_is_better": entry.metric.higher_is_better,
         "values": {str(seed): _finite(value) for seed, value in entry.values.items()},
-        "unreached": [seed for seed, value in entry.values.items() if value == inf],
+        "unreached": [seed for seed, value in entry.values.items() if value == entry.metric.never],
         "diverged": [seed for seed, value in entry.values.items() if isnan(value)],
         "missing": list(entry.missing),
         "no_value": list(entry.without),
         "skipped": entry.skipped,
+        "refused": entry.refused,
         "n": len(entry.values),
         "ours": _number(entry.ours),
         "paper": _number(entry.paper),

@@ -57,11 +57,13 @@ def ours(entry: Entry, digits: int, seeds: int) -> str:
     """Our number, and how many of the seeds it has where those are not all."""
     if entry.skipped:
         return NOTHING
+    if entry.ours is None and entry.refused:
+        return "cannot be run"
     if entry.ours is None:
         return "missing" if entry.missing else "no value"
     text = spread(entry.ours, digits, share=entry.share)
-    if entry.reached and len(entry.reached) < len(entry.values):
-        text += f" ({len(entry.reached)}/{len(entry.values)} reached)"
+    if entry.never and entry.ours.mean != inf:
+        text += f" ({len(entry.values) - entry.never}/{len(entry.values)} reached)"
     return text if len(entry.values) == seeds else f"{text} (n={len(entry.values)})"
 
 

@@ -1,0 +1,54 @@
+"""What a study may read from the log of a run: the keys that its rounds have, and what asks for them."""
+
+from __future__ import annotations
+
+from fedbraid.config import Config
+from fedbraid.errors import unknown
+from fedbraid.metrics import METRICS as FURTHER
+
+ALWAYS = (
+    *("accuracy", "loss", "train_loss", "lr", "clients", "lost", "seconds"),
+    *("bytes_down", "bytes_up", "forward_samples", "backward_samples"),
+)
+VALIDATED = "validation_accuracy", "validation_loss"
+GROUPED = "head", "middle", "tail"
+TABLES = {
+    "client_accuracy": ("mean", "std", "min", "worst10"),
+    "group_accuracy": GROUPED,
+    "drift": ("variance", "step", "length", "cosine"),
+    "fairness": ("variance", "worst", "class_std", *GROUPED),
+}
+"""Tables within a line of the log; their keys are written with a dot."""
+KEYS = *ALWAYS, *VALIDATED, *FURTHER, *(f"{table}.{key}" for table, keys in TABLES.items() for key in keys)
+OF_STRANDS = "privacy."
+"""What these begin with depends on the method."""
+
+PER_CLIENT, GROUPS = "evaluate.per_client = true", "evaluate.groups = true"
+VALIDATION = "evaluate.validation = 0.1"
+BOTH = " and "
+"""Between two settings that a metric needs."""
+
+
+def check_key(of: str) -> None:
+    """Refuse what no run would have in its log."""
+    if of not in KEYS and not of.startswith(OF_STRANDS):
+        raise unknown("key of the log", of, KEYS)
+
+
+def needs(of: str) -> str:
+    """The setting without which the log does not have it, as a recipe writes it."""
+    tables = {"client_accuracy": PER_CLIENT, "group_accuracy": GROUPS, **dict.fromkeys(VALIDATED, VALIDATION)}
+    tables |= {name: _analyses(name) for name in ("drift", "fairness")}
+    return f"evaluate.metrics = {[of]}" if of in FURTHER else tables.get(of.split(".")[0], "")
+
+
+def met(needed: str, config: Config) -> bool:
+    """Whether a run is asked for what a metric needs."""
+    evaluate = config.evaluate
+    asked = [*map(needs, evaluate.metrics), *map(_analyses, config.analyses)]
+    more = evaluate.per_client and PER_CLIENT, evaluate.groups and GROUPS, evaluate.validation and VALIDATION
+    return all(one in (*asked, *more, "") for one in needed.split(BOTH))
+
+
+def _analyses(name: str) -> str:
+    return f"analyses = {[name]}"

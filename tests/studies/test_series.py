@@ -1,0 +1,24 @@
+"""The keys that studies may read are those that runs write."""
+
+from tiny_study import RECIPE, runs_of, written
+
+from fedbraid.analyses.drift import QUANTITIES
+from fedbraid.execute import Request, finished
+from fedbraid.given import Given
+from fedbraid.metrics import METRICS
+from fedbraid.studies.records import record_of
+from fedbraid.studies.series import KEYS, TABLES
+
+ASKED = """rounds = 1
+analyses = ["drift", "fairness"]
+evaluate = { per_client = true, groups = true, validation = 0.2, metrics = ["ece"] }
+"""
+
+
+def test_every_key_of_a_log_is_known(tmp_path):
+    run = runs_of(written(tmp_path, RECIPE.replace("rounds = 4", ASKED)), seeds=1)[0]
+    [(_, done)] = finished([Request(run.config, Given(), None)])
+    lines = record_of(run.digest, {"seed": 0}, done.rounds, None, {}, {}).series
+    not_read = {"round", "finite"}
+    assert {*lines} - not_read == {*KEYS} - {name for name in METRICS if name != "ece"}
+    assert TABLES["drift"] == QUANTITIES
