@@ -216,6 +216,19 @@ def study_report(
         _say(err, _why_nothing(place))
 
 
+@study_app.command("overview")
+def study_overview(place: Place = RESULTS) -> None:
+    """Put all reports of a folder on one page: cells run, how near the paper's they are, which claims hold."""
+    from fedbraid.studies.folders import check_folders
+    from fedbraid.studies.overview import write_overview
+
+    check_folders([*place.parents, place])
+    written = {path.suffix: path for path in write_overview(place)}
+    table = written[".md"].read_text(encoding="utf-8")
+    out.print(Markdown(table) if out.is_terminal else table, highlight=False, soft_wrap=True, markup=False)
+    _say(out, f"overview: {written['.html']}")
+
+
 def _why_nothing(place: Path) -> str:
     """Why no report was made where no recipe was named."""
     from fedbraid.studies import records

@@ -1,0 +1,192 @@
+"""All reports of a folder on one page: what was run, how near the paper's numbers it comes, which claims hold."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from fedbraid.errors import UserError
+from fedbraid.files import write_bytes
+from fedbraid.report.document import document, figure, text
+from fedbraid.report.pictures import Picture, picture
+from fedbraid.report.style import LIGHT, Theme, stroke
+from fedbraid.report.table import literal, markdown_row
+from fedbraid.report.words import NOTHING
+from fedbraid.studies.reporting import panels as panels_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Studies, beside their papers"
+COLUMNS = "report", "what it is", "cells run", "within the spreads", "mean difference", "claims"
+NOTES = (
+    "cells run: those with a number, of all that the table has",
+    "within the spreads: cells whose difference from the paper's is no larger than both standard deviations together "
+    "(one that is not known counts as 0), of those that the paper has a number for",
+    "mean difference: ours minus the paper's, over these cells",
+    "claims: a verdict, with 'so far' where some of the claim's cells were not run",
+)
+READING = (
+    "A dot is a cell in % of a study that was run as its recipe says: on the line it is the paper's number, above it "
+    "ours is higher."
+)
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a report says, as its results.json has it."""
+
+    folder: str
+    study: Mapping[str, str]
+    variant: str
+    cells: tuple[Mapping[str, Any], ...]
+    claims: tuple[Mapping[str, Any], ...]
+
+    @property
+    def told(self) -> str:
+        return f"{self.study['item']}: {self.study['title']}" + (f" ({self.variant})" if self.variant else "")
+
+    @property
+    def run(self) -> int:
+        return sum(1 for cell in self.cells if cell["ours"])
+
+    @property
+    def possible(self) -> int:
+        return sum(1 for cell in self.cells if not cell["skipped"])
+
+    @property
+    def compared(self) -> list[Mapping[str, Any]]:
+        return [cell for cell in self.cells if cell["difference"] is not None]
+
+    @property
+    def within(self) -> str:
+        near = sum(1 for cell in self.compared if not cell["beyond_spreads"])
+        return f"{near} of {len(self.compared)}" if self.compared else NOTHING
+
+    @property
+    def difference(self) -> str:
+        if not self.compared or len({cell["metric"] for cell in self.compared}) > 1:
+            return NOTHING  # a mean of percents and rounds says nothing
+        unit = " points" if self.study["unit"] == "%" else ""
+        return f"{fmean(cell['difference'] for cell in self.compared):+.2f}{unit}".replace("-", "−")
+
+    @property
+    def verdicts(self) -> str:
+        found = Counter(map(_verdict, self.claims))
+        return ", ".join(f"{number} {verdict}" for verdict, number in found.items()) or NOTHING
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        return self.told, f"{self.run} of {self.possible}", self.within, self.difference, self.verdicts
+
+
+def _verdict(claim: Mapping[str, Any]) -> str:
+    if not claim["pairs"]:
+        return NOT_RUN
+    verdict, so_far = claim["verdict"], claim["so_far"]
+    return verdict if verdict == so_far else f"{so_far} so far"
+
+
+def reports(out: Path) -> list[Reported]:
+    """What the reports in a folder say, by name."""
+    return [_read(file) for file in sorted(out.glob("*/results.json"))]
+
+
+def _read(file: Path) -> Reported:
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        return Reported(file.parent.name, told["study"], told["variant"], tuple(told["cells"]), tuple(told["claims"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is no study's results ({error}); `fedbraid study report` writes it anew") from error
+
+
+def headline(found: Sequence[Reported]) -> str:
+    cells = sum(one.run for one in found)
+    exact = [cell for one in found if not one.variant for cell in one.compared]
+    percents = [abs(cell["difference"]) for cell in _in_percent(found)]
+    words = [f"{len(found)} reports with {cells} cells that were run"]
+    if exact:
+        near = sum(1 for cell in exact if not cell["beyond_spreads"])
+        words.append(
+            f"as their recipes say, {near} of {len(exact)} that the paper has too are within the spreads of its numbers"
+        )
+    if percents:
+        words.append(f"accuracies are {fmean(percents):.2f} points from the paper's on average")
+    return "; ".join(words) + "."
+
+
+def _in_percent(found: Sequence[Reported]) -> list[Mapping[str, Any]]:
+    """Cells of studies that were run as their recipes say, comparable with each other."""
+    return [cell for one in found if _pictured(one) for cell in one.compared]
+
+
+def _pictured(one: Reported) -> bool:
+    return not one.variant and one.study["unit"] == "%"
+
+
+def against_the_paper(found: Sequence[Reported], *, theme: Theme = LIGHT) -> Figure:
+    """Our numbers over the paper's, a panel for each paper."""
+    papers = sorted({one.study["paper"] for one in found if _pictured(one) and one.compared})
+    drawn, panels = panels_of.made(papers, 3.2, theme)
+    for paper, axes in panels.items():
+        cells = _in_percent([one for one in found if one.study["paper"] == paper])
+        theirs, ours = ([cell[whose]["mean"] for cell in cells] for whose in ("paper", "ours"))
+        low, high = min(theirs + ours) - 1, max(theirs + ours) + 1
+        axes.plot([low, high], [low, high], color=theme.muted, linewidth=1.0, zorder=1)
+        dots = stroke(0, 1, theme) | {"linestyle": "none", "alpha": 0.65}
+        axes.plot(theirs, ours, **dots, zorder=2)
+        axes.set_xlim(low, high)
+        axes.set_ylim(low, high)
+    panels_of.name_axes(panels, "the paper's (%)", "ours (%)", theme)
+    return drawn
+
+
+def write_overview(out: Path) -> list[Path]:
+    """Write the overview into `out`; the paths of what was written."""
+    found = reports(out)
+    if not found:
+        raise UserError(f"{out} has no reports; `fedbraid study run NAME --out {out}` makes one")
+    contents: dict[str, bytes] = {"overview.md": to_markdown(found).encode()}
+    drawn = None
+    if _in_percent(found):
+        draw = partial(against_the_paper, found)
+        drawn = picture("overview", "Ours and the papers' numbers", READING, draw)
+        contents["overview.png"] = drawn.light
+    contents["overview.html"] = to_html(found, drawn).encode()
+    for name, content in contents.items():
+        write_bytes(out / name, content)
+    return [out / name for name in contents]
+
+
+def to_markdown(found: Sequence[Reported]) -> str:
+    lines = [f"# {TITLE}", "", literal(headline(found)), ""]
+    lines += [markdown_row(COLUMNS), markdown_row(["---", "---", *["---:"] * 3, "---"])]
+    lines += [
+        markdown_row([f"[{literal(one.folder)}]({quote(one.folder)}/table.md)", *map(literal, one.row)])
+        for one in found
+    ]
+    return "\n".join([*lines, "", *[f"- {note}" for note in NOTES]]) + "\n"
+
+
+def to_html(found: Sequence[Reported], drawn: Picture | None) -> str:
+    titles = "".join(f'<th scope="col">{text(title)}</th>' for title in COLUMNS)
+    rows = "\n".join(
+        f'<tr><th scope="row"><a href="{quote(one.folder)}/report.html">{text(one.folder)}</a></th>'
+        f"{''.join(f'<td>{text(word)}</td>' for word in one.row)}</tr>"
+        for one in found
+    )
+    body = [f"<h1>{TITLE}</h1>", f'<p class="headline">{text(headline(found))}</p>']
+    body += [figure(drawn)] if drawn else []
+    body.append(
+        f'<div class="wide"><table>\n<thead><tr>{titles}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>'
+    )
+    body.append(f'<p class="note">{"<br>".join(map(text, NOTES))}</p>')
+    return document(TITLE, "\n".join(body))
