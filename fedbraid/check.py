@@ -90,6 +90,12 @@ def _complaint(error: Exception) -> str:
 # --- the laws
 
 
+def shares_sum_to_one(chain: Chain) -> None:
+    if not chain.using("weigh") and not chain.using("reweigh"):
+        raise NotApplicable("it leaves what each client counts as it is")
+    trained(chain, "stack")  # a round refuses others
+
+
 def vectorised_is_loop(chain: Chain) -> None:
     _close(trained(chain, "stack"), trained(chain, "loop"), "the stack and the loop end in different models")
 
@@ -232,6 +238,7 @@ class OnlySums:
 
 
 LAWS: dict[str, Callable[[Chain], None]] = {
+    "what clients count in the mean sums to 1": shares_sum_to_one,
     "vectorised = loop": vectorised_is_loop,
     "padding changes nothing": padding_changes_nothing,
     "the order of clients changes nothing": order_of_clients_changes_nothing,

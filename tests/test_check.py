@@ -143,9 +143,40 @@ class LooksBeforeTraining(fb.Strand):
         return {"largest": r.each("norm").max()}
 
 
+@dataclass(frozen=True)
+class CountsClasses(fb.Strand):
+    """Weighs clients by their classes, and forgets to divide."""
+
+    def end(self, w, c):
+        return {"classes": (c.label_counts > 0).sum().to(w.dtype)}, c.kept
+
+    def weigh(self, n, r):
+        return r.each("classes")
+
+
+@dataclass(frozen=True)
+class Doubles(fb.Strand):
+    def reweigh(self, shares, r):
+        return 2 * shares
+
+
+@pytest.mark.parametrize("strand", [CountsClasses(), Doubles()], ids=lambda s: s.name)
+def test_shares_that_do_not_sum_to_1_are_refused_by_the_hook_that_gave_them(strand):
+    hook = "weigh of countsclasses" if strand.name == "countsclasses" else "reweigh of doubles"
+    with pytest.raises(fb.UserError, match=rf"{hook} gives shares that sum to \d+, .* divide them by their sum"):
+        check.trained(check.Chain((strand,)), "stack")
+
+
+@pytest.mark.parametrize("method", ["qfair", "nova", "dp(noise=0.0)", "disco+skip+nova"])
+def test_weights_that_are_rescaled_need_not_sum_to_1(method):
+    check.trained(parse(method), "stack")
+
+
 @pytest.mark.parametrize(
     ("strand", "law"),
     [
+        (CountsClasses(), "what clients count in the mean sums to 1"),
+        (Doubles(), "what clients count in the mean sums to 1"),
         (DeadScaffold(), "default hyper-parameters are not FedAvg"),
         (CountsPadding(), "padding changes nothing"),
         (WritesInPlace(), "hooks change nothing in place"),

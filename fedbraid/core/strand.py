@@ -345,11 +345,11 @@ class Strand:
 
     # --- server
     def weigh(self, n: Tensor, r: Round) -> Tensor:
-        """Set the aggregation weights [C], given the shares of data (one strand of a chain at most)."""
+        """Set the aggregation weights [C], which sum to 1, given the shares of data (one strand of a chain at most)."""
         return n
 
     def reweigh(self, shares: Tensor, r: Round) -> Tensor:
-        """Transform what each model counts in the mean [C]; of buffers too."""
+        """Transform what each model counts in the mean [C], of buffers too; these sum to 1."""
         return shares
 
     def rescale(self, weights: Tensor, r: Round) -> Tensor:
