@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, get_type_hints
@@ -32,7 +32,13 @@ class Chain:
         object.__setattr__(self, "strands", tuple(map(_typed, self.strands)))
         for strand in self.strands:
             _check_form(strand)
-        together = (s.among(tuple(o for o in self.strands if o is not s)) for s in self.strands)
+        together = [s.among(others(s, self.strands)) for s in self.strands]
+        for strand, left in zip(self.strands, together, strict=True):
+            if left is None and changed(strand):
+                raise UserError(
+                    f"{written(strand)} has no effect here, where another strand does {strand.name}'s work with "
+                    f"hyper-parameters of its own; write {strand.name}, and set those of the other one"
+                )
         object.__setattr__(self, "strands", tuple(s for s in together if s is not None))
         seen: dict[str, Strand] = {}
         for strand in self.strands:
@@ -124,6 +130,11 @@ def _check_dataclass(kind: type[Strand]) -> None:
 def overrides(strand: Strand, *hooks: str) -> bool:
     """Whether a strand overrides one of these hooks."""
     return any(getattr(type(strand), hook) is not getattr(Strand, hook) for hook in hooks)
+
+
+def others(strand: Strand, strands: Sequence[Strand]) -> tuple[Strand, ...]:
+    """The company of one of several strands, as its `among` is told of it."""
+    return tuple(other for other in strands if other is not strand)
 
 
 def refuse(strand: Strand, others: tuple[Strand, ...], reasons: Mapping[str, str]) -> None:

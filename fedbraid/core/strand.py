@@ -244,7 +244,8 @@ class Strand:
     def among(self, others: tuple[Strand, ...]) -> Strand | None:
         """This strand in the company of `others`: itself, a variant, or None where another does its work.
 
-        Raises a UserError where the two make no sense together.
+        Where it is None, hyper-parameters that are not its defaults are refused, since they have no effect. Raises
+        a UserError where the two make no sense together.
         """
         return self
 
