@@ -168,7 +168,7 @@ class Config:
     buffers: Literal["average"] = "average"  # BatchNorm's running statistics: averaged with the model's weights
     evaluate: Evaluation = Evaluation()
     analyses: tuple[str, ...] = ()  # names of those that put numbers into the log
-    analysis: Analysing = Analysing()
+    analysis: Analysing = default(Analysing(), beside="analyses")
     engine: EngineConfig = EngineConfig()
     save: Saving = Saving()
 
