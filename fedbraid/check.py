@@ -190,7 +190,7 @@ def hooks_change_nothing_in_place(chain: Chain) -> None:
     plans = engine.plans(job.seed, job.round, ids)
     given = engine.given(job, engine.store.read(ids), Part(np.arange(len(ids)), ids, plans))
     before = [t.clone() for t in leaves(given.tensors)]
-    engine.loop.train(given, ids, plans, [{}] * len(ids))
+    engine.loop.train(given, ids, plans, [{}] * len(ids), [0] * len(ids))
     if not all(torch.equal(old, new) for old, new in zip(before, leaves(given.tensors), strict=True)):
         raise Broken("a hook wrote into a tensor it was given; return a new one")
 

@@ -75,13 +75,20 @@ class Loop:
         ids: Sequence[int],
         plans: Sequence[Plan],
         cached: Sequence[Mapping[str, Outputs]],
+        looked: Sequence[int],
         meanwhile: Callable[[], None] = nothing,
     ) -> tuple[Tree, dict[str, Tree], Work]:
-        """Uploads and kept state with a leading client axis, in the order given, and the work of all."""
+        """Uploads and kept state with a leading client axis, in the order given, and the work of all.
+
+        `cached`: frozen models' outputs on each client's samples; `looked`: how many samples they count as looked at.
+        """
 
         def one(job: LocalJob, k: int) -> tuple[State, Work]:
             uploads, kept = self._train_one(job, given[k], ids[k], plans[k], cached[k])
-            return {"uploads": uploads, "kept": kept}, self._work(job, ids[k], plans[k])
+            gradients, views = job.tally.gradients // len(plans[k]), job.tally.views // len(plans[k])  # of each step
+            samples, looks = plans[k].samples, views or len(cached[k])
+            work = Work(gradients * samples + looks * looked[k], gradients * samples)
+            return {"uploads": uploads, "kept": kept}, work + self._passed(job, ids[k], plans[k])
 
         both, work = self._each(one, len(ids), meanwhile)
         return both["uploads"], both["kept"], work
@@ -89,7 +96,7 @@ class Loop:
     def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Tree, Work]:
         def one(job: LocalJob, k: int) -> tuple[State, Work]:
             answers = job.probe(given[k], self._batches(ids[k], plans[k]))
-            return answers, self._work(job, ids[k], plans[k], trained=False)
+            return answers, self._passed(job, ids[k], plans[k])
 
         return self._each(one, len(ids))
 
@@ -129,13 +136,10 @@ class Loop:
 
         return batches
 
-    def _work(self, job: LocalJob, client: int, plan: Plan, trained: bool = True) -> Work:
-        """What the tally since the last call amounts to; every step of a round looks equally often at its batch."""
+    def _passed(self, job: LocalJob, client: int, plan: Plan) -> Work:
+        """What hooks passed over since the last call; the tally begins anew."""
         tally = job.tally
-        gradients, views = tally.gradients // len(plan), tally.views // len(plan)
         work = tally.over(int(self.clients.sizes[client]), int(plan.counts[0]))
-        if trained:
-            work += Work((gradients + views) * plan.samples, gradients * plan.samples)
         tally.gradients = tally.views = tally.passes = tally.slopes = tally.glances = 0
         return work
 
