@@ -248,7 +248,7 @@ COMPLAINTS = [
     (NumberKept(), r"absorb of numberkept .* returns a dict with 'rounds' = 0; it must return a dict of tensors"),
     (AsksForMore(), r"absorb of asksformore failed at .*test_check.py:\d+: clients upload nothing called 'k'"),
     (ForgetsToDraw(), r"batch of forgetstodraw failed at .*: there is nothing called 'forgetstodraw.z'"),
-    (DrawsInGrad(), r"grad of drawsingrad failed at .*: it draws at random; .* comes from `draw`"),
+    (DrawsInGrad(), r"grad of drawsingrad failed at .*: a client hook draws at random, .* comes from `draw`"),
     (Branches(), r"grad of branches failed at .*: a client hook looked at a tensor's value"),
     (FailsInside(), r"grad of failsinside failed at .*: AttributeError: .*half_of_it"),
 ]
@@ -260,6 +260,12 @@ def test_a_complaint_names_the_hook_and_its_place(strand, complaint, monkeypatch
     monkeypatch.setattr(check, "LAWS", {law: check.LAWS[law]})
     (result,) = check_strand(strand, raises=False)
     assert result.verdict == "failed" and re.search(complaint, result.detail), result.detail
+
+
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+def test_a_hook_that_draws_is_told_where_randomness_comes_from(kind):
+    with pytest.raises(fb.UserError, match="a client hook draws at random, .* comes from `draw` or `draw_once`"):
+        fb.run(DrawsInGrad, rounds=1, engine={"kind": kind, "device": "cpu"})
 
 
 def test_a_complaint_has_the_line_that_failed(monkeypatch):

@@ -29,7 +29,7 @@ from fedbraid.engines.replies import Inbox, Stacked
 from fedbraid.engines.samples import Clients, Samples, picked
 from fedbraid.engines.schedule import longest_first
 from fedbraid.engines.stack import Given, Stack
-from fedbraid.engines.trace import LOOKS
+from fedbraid.engines.trace import DRAWS, LOOKS
 from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
@@ -335,6 +335,8 @@ def explained(local: Local) -> Iterator[None]:
     except RuntimeError as error:
         if "data-dependent control flow" in str(error) or ".item()" in str(error):
             raise UserError(LOOKS) from error
+        if "called random operation" in str(error):
+            raise UserError(DRAWS) from error
         raise
     except ValueError as error:
         if "more than 1 value per channel" in str(error):

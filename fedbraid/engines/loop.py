@@ -27,6 +27,8 @@ from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.kernels.pool import for_loops
 from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.stack import Given
+from fedbraid.engines.trace import DRAWS
+from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
 
 
@@ -67,6 +69,7 @@ class Loop:
             model = job.model.to(clients.samples.dtype, self.device)
             model = _for_a_cpu(model, cap) if self.device.type == "cpu" else model
             self.jobs.put(replace(job, model=model, tally=Tally()))
+        self._trained = False
         self._threads = ThreadPoolExecutor(self.workers, "fedbraid", lambda: torch.set_num_threads(1))
 
     def train(
@@ -90,8 +93,16 @@ class Loop:
             work = Work(gradients * samples + looks * looked[k], gradients * samples)
             return {"uploads": uploads, "kept": kept}, work + self._passed(job, ids[k], plans[k])
 
+        before = None if self._trained else self._generator()
         both, work = self._each(one, len(ids), meanwhile)
+        if before is not None and not torch.equal(before, self._generator()):
+            raise UserError(DRAWS)
+        self._trained = True
         return both["uploads"], both["kept"], work
+
+    def _generator(self) -> Tensor:
+        """The state of torch's own generator, which is nobody's to draw from: the stack has torch say who does."""
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
     def probe(self, given: Given, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Tree, Work]:
         def one(job: LocalJob, k: int) -> tuple[State, Work]:
