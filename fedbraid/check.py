@@ -211,8 +211,8 @@ def sums_are_enough(chain: Chain) -> None:
                 job = flow.send(OnlySums(replies, hidden))
         except StopIteration as done:
             experiment.server = done.value
-    if not hidden & came:
-        raise NotApplicable(f"it uploads none of {', '.join(sorted(hidden))}")
+    if hidden - came:
+        raise Broken(f"sums of {', '.join(sorted(hidden - came))} are said to be enough, and no client uploads that")
 
 
 @dataclass(frozen=True, eq=False)

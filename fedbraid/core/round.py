@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.chain import Chain
-from fedbraid.core.strand import Cohort, Replies, Round, Setup, Strand
+from fedbraid.core.strand import STEP_ALONE, Cohort, Replies, Round, Setup, Strand
 from fedbraid.core.tree import PerClient, Tree, nbytes, rows
 from fedbraid.errors import UserError
 
@@ -44,10 +44,6 @@ class Server:
         for strand in chain.using("deploy"):
             w = strand.deploy(w, self.kept[strand.name], setup)
         return w
-
-
-STEP_ALONE = "step alone"
-"""The need of a strand that those after it see its step, and nothing of what clients sent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,9 +177,7 @@ def _sent(
     return model, buffers, sent
 
 
-def _weighed(
-    chain: Chain, seen: Callable[[Strand], Round], view: Round
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def _weighed(chain: Chain, seen: Callable[[Strand], Round], view: Round) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """[C] what each model counts in the mean, [C] what each update counts, and what the shares of each hook sum to."""
     n = view.cohort.sizes / view.cohort.sizes.sum()
     shares = view.ones / len(view.cohort) if chain.averages == "uniform" else n

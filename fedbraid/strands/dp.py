@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.chain import overrides, refuse
-from fedbraid.core.local import AS_TRAINED
 from fedbraid.core.options import default
-from fedbraid.core.strand import DELTA, Client, Release, Round, Setup, Strand
+from fedbraid.core.strand import AS_TRAINED, DELTA, Client, Release, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
 
