@@ -278,7 +278,7 @@ def test_a_complaint_names_the_hook_and_its_place(strand, complaint, monkeypatch
 
 @pytest.mark.parametrize("kind", ["stack", "loop"])
 def test_a_hook_that_draws_is_told_where_randomness_comes_from(kind):
-    with pytest.raises(fb.UserError, match="a client hook draws at random, .* comes from `draw` or `draw_once`"):
+    with pytest.raises(fb.UserError, match=r"a client hook draws at random, .* comes from `draw` or `draw_once`"):
         fb.run(DrawsInGrad, rounds=1, engine={"kind": kind, "device": "cpu"})
 
 

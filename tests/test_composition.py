@@ -173,9 +173,7 @@ def test_not_true_distillation_beside_asd_is_asds():
     assert methods.parse("asd+ntd(beta=1.0)", {"ntd": {"temperature": 1.0}}) == methods.parse("asd+ntd")
 
 
-NTD_UNHEARD = (
-    r"ntd\(beta=5.0\) has no effect here, where another strand does ntd's work .*; write ntd, and set those of"
-)
+NTD_UNHEARD = r"ntd\(beta=5.0\) has no effect here, where another strand does ntd's work .*; write ntd, and set those"
 
 
 @pytest.mark.parametrize(

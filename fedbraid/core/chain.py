@@ -29,6 +29,9 @@ class Chain:
     strands: tuple[Strand, ...] = ()
 
     def __post_init__(self) -> None:
+        for strand in self.strands:
+            if not isinstance(strand, Strand):
+                raise no_strand(strand, self.strands)
         object.__setattr__(self, "strands", tuple(map(_typed, self.strands)))
         for strand in self.strands:
             _check_form(strand)
@@ -94,6 +97,15 @@ class Chain:
 
     def __str__(self) -> str:
         return "+".join(map(written, self.strands)) or "fedavg"
+
+
+def no_strand(odd: Any, parts: Sequence[Any]) -> UserError:
+    """What to tell of something among the parts of a method that is no strand: a text, a class, a list."""
+    words = [written(part) if isinstance(part, Strand) else str(getattr(part, "name", part)) for part in parts]
+    return UserError(
+        f'{odd!r} is no strand; write the method as one text, "{"+".join(words)}", or put its parts together with '
+        "fedbraid.chain"
+    )
 
 
 def _typed(strand: Strand) -> Strand:

@@ -166,7 +166,7 @@ def test_every_paper_is_a_chain_of_known_strands():
 MISSPELT = [
     (
         {"needs": frozenset({"fixed_cohort"})},
-        "no word for needs of Odd is called 'fixed_cohort'; did you mean 'fixed co",
+        "no word for needs of Odd is called 'fixed_cohort'; did you mean 'fixed",
     ),
     ({"needs": "labels"}, "needs of Odd is 'labels'; give words as a frozenset, of labels, fixed cohort"),
     ({"averages": "unifrom"}, "no word for averages of Odd is called 'unifrom'; did you mean 'uniform'"),
