@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbraid import methods, models, variants
-from fedbraid.config import Config, from_dict, named, plain, to_dict
-from fedbraid.core.chain import Chain
+from fedbraid.config import Config, check_settable, flat, from_dict, named, plain, to_dict
+from fedbraid.core.chain import Chain, no_strand
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.errors import UserError, first_line
@@ -142,9 +142,6 @@ def planned(
     base = combined(config or Config(), {"seed": settings.pop("seed")} if "seed" in settings else {})
     numbers = _numbers_of(seeds, base.seed)
     labels = [m if isinstance(m, str) else str(as_chain(m)) for m in to_compare]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice:
-        raise UserError(f"{twice} is listed twice; a comparison needs different methods")
     chains = [as_chain(method, own) for method in to_compare]
     common = combined(base, {key: value for key, value in settings.items() if key in ("sampling", "strands")})
     vary = variants.listed(vary)
@@ -169,7 +166,22 @@ def planned(
                 check_needs(request.config, its_chain)
                 request.check_names()
                 requests.append((named(label, variant), request))
+    _refuse_twice(requests)
     return requests
+
+
+def _refuse_twice(requests: Sequence[tuple[str, Request]]) -> None:
+    """Refuse methods that are the same with their hyper-parameters, whatever they are called."""
+    labels: dict[tuple[str, int, str], str] = {}
+    for label, request in requests:
+        values = flat(to_dict(request.config))
+        varied = [(key, values.get(key)) for key in request.config.varied]
+        method = str(request.chain), request.config.seed, repr(varied)
+        if method in labels:
+            other = labels[method]
+            same = f"{label} is listed twice" if label == other else f"{other} and {label} are both {method[0]}"
+            raise UserError(f"{same}; a comparison needs different methods")
+        labels[method] = label
 
 
 def _numbers_of(seeds: int | Sequence[int], first: int) -> list[int]:
@@ -226,6 +238,8 @@ def as_chain(method: Method, own: Own = ()) -> Chain:
         return methods.parse(method, own=own_strands(own))
     if isinstance(method, type) and issubclass(method, Strand):
         method = method()
+    if isinstance(method, list | tuple):
+        raise no_strand(method, method)
     return method if isinstance(method, Chain) else Chain((method,))
 
 
@@ -244,6 +258,7 @@ def combined(config: Config, settings: Mapping[str, Any]) -> Config:
         return config
     values = to_dict(config)
     for key, value in settings.items():
+        check_settable(key)
         old = values.get(key)
         if (
             isinstance(value, Mapping)

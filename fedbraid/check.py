@@ -90,6 +90,12 @@ def _complaint(error: Exception) -> str:
 # --- the laws
 
 
+def shares_sum_to_one(chain: Chain) -> None:
+    if not chain.using("weigh") and not chain.using("reweigh"):
+        raise NotApplicable("it leaves what each client counts as it is")
+    trained(chain, "stack")  # a round refuses others
+
+
 def vectorised_is_loop(chain: Chain) -> None:
     _close(trained(chain, "stack"), trained(chain, "loop"), "the stack and the loop end in different models")
 
@@ -184,7 +190,7 @@ def hooks_change_nothing_in_place(chain: Chain) -> None:
     plans = engine.plans(job.seed, job.round, ids)
     given = engine.given(job, engine.store.read(ids), Part(np.arange(len(ids)), ids, plans))
     before = [t.clone() for t in leaves(given.tensors)]
-    engine.loop.train(given, ids, plans, [{}] * len(ids))
+    engine.loop.train(given, ids, plans, [{}] * len(ids), [0] * len(ids))
     if not all(torch.equal(old, new) for old, new in zip(before, leaves(given.tensors), strict=True)):
         raise Broken("a hook wrote into a tensor it was given; return a new one")
 
@@ -205,8 +211,8 @@ def sums_are_enough(chain: Chain) -> None:
                 job = flow.send(OnlySums(replies, hidden))
         except StopIteration as done:
             experiment.server = done.value
-    if not hidden & came:
-        raise NotApplicable(f"it uploads none of {', '.join(sorted(hidden))}")
+    if hidden - came:
+        raise Broken(f"sums of {', '.join(sorted(hidden - came))} are said to be enough, and no client uploads that")
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,6 +238,7 @@ class OnlySums:
 
 
 LAWS: dict[str, Callable[[Chain], None]] = {
+    "what clients count in the mean sums to 1": shares_sum_to_one,
     "vectorised = loop": vectorised_is_loop,
     "padding changes nothing": padding_changes_nothing,
     "the order of clients changes nothing": order_of_clients_changes_nothing,

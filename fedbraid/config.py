@@ -168,7 +168,7 @@ class Config:
     buffers: Literal["average"] = "average"  # BatchNorm's running statistics: averaged with the model's weights
     evaluate: Evaluation = Evaluation()
     analyses: tuple[str, ...] = ()  # names of those that put numbers into the log
-    analysis: Analysing = Analysing()
+    analysis: Analysing = default(Analysing(), beside="analyses")
     engine: EngineConfig = EngineConfig()
     save: Saving = Saving()
 
@@ -252,8 +252,15 @@ def merged(values: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
             raise UserError(f"--set takes key=value such as local.epochs=5, not {setting!r}")
+        check_settable(key.strip())
         put(result, key.strip(), toml_value(text.strip()))
     return result
+
+
+def check_settable(key: str) -> None:
+    """Refuse what a comparison says of its runs."""
+    if key == "varied":
+        raise UserError("varied is not set: it follows from --vary (vary={…} in Python), which names what differs")
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:

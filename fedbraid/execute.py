@@ -100,6 +100,8 @@ def execute(
 
     What `on_round` raises comes out as it is.
     """
+    if on_round is not None and not callable(on_round):
+        raise UserError(f"on_round is a function of a round's line and the configuration, not {on_round!r}")
     calls = _from_caller(on_round) if on_round else None
     try:
         return dict(finished(requests, resume=resume, on_round=calls, together=together, failed=failed))

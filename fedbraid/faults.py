@@ -8,14 +8,11 @@ from safetensors import SafetensorError
 
 from fedbraid.core.returns import place
 from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
-from fedbraid.engines.trace import LOOKS
+from fedbraid.engines.trace import DRAWS, LOOKS
 from fedbraid.errors import UserError
 
 NOT_THE_HOOKS = {"fedbraid.core.model", "fedbraid.core.task"}
 """Where the network or the task loss fails, inside a hook that only asked for a gradient."""
-
-RANDOM = "called random operation"
-"""In what torch says of randomness where many clients are computed at once."""
 
 
 def sentence(error: Exception) -> str | None:
@@ -47,7 +44,7 @@ def in_hook(error: BaseException) -> str | None:
             found, at = (code.co_name, strand.name, code.co_filename), line
         elif found and code.co_filename == found[2]:  # a function that the hook called
             at = line
-    if found is None or (isinstance(error, UserError) and str(error) != LOOKS):
+    if found is None or (isinstance(error, UserError) and str(error) not in (LOOKS, DRAWS)):
         return None
     hook, name, file = found
     return f"{hook} of {name} failed at {place(file, at)}: {_said(error, hook, name)}"
@@ -62,6 +59,4 @@ def _said(error: BaseException, hook: str, strand: str) -> str:
         if hook not in AT_CLIENTS and uploaded != said:
             return f"clients upload nothing called '{uploaded}"
         return f"there is nothing called {said}"
-    if RANDOM in said:
-        return "it draws at random; a client's randomness comes from `draw` or `draw_once`, the server's from `r.rng`"
     return f"{type(error).__name__}: {said}"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from fedbraid.config import Config, optimizer_of
 from fedbraid.core.chain import Chain, overrides
-from fedbraid.core.strand import Setup
+from fedbraid.core.strand import DRAWN_ALIKE, Setup
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.memory import free_memory
 from fedbraid.errors import UserError
 from fedbraid.metrics import check_metrics
 from fedbraid.rounds import arrivals
-
-DRAWN_ALIKE = "clients drawn alike"
-"""The need of a strand whose account is for clients of equal chances."""
 
 
 def check_needs(config: Config, chain: Chain) -> None:

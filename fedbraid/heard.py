@@ -24,7 +24,7 @@ def refuse_unheard(runs: Sequence[tuple[Config, Chain]]) -> None:
             for given, others, complaint in conditional(owner, path):
                 if not complaint:
                     heard.add(given)
-                elif not {f"{table}.{other}" for other in others} & {*config.varied}:
+                elif not {f"{table}{other}" for other in others} & {*config.varied}:
                     raise UserError(complaint)
                 elif len(runs) > 1:
                     unheard[given] = complaint
@@ -34,9 +34,10 @@ def refuse_unheard(runs: Sequence[tuple[Config, Chain]]) -> None:
 
 
 def _owners(config: Config, chain: Chain) -> Iterator[tuple[str, str, Any]]:
-    """What has options: its table in the configuration, and what stands before an option's name in a sentence."""
+    """What has options, with what stands before an option's name: in the configuration, and in a sentence."""
     for strand in chain:
-        yield f"strands.{strand.name}", f"{strand.name}'s ", strand
-    yield "optimizer", "optimizer.", optimizer_of(config)
-    for table in ("sampling", "schedule", "augment"):
-        yield table, f"{table}.", getattr(config, table)
+        yield f"strands.{strand.name}.", f"{strand.name}'s ", strand
+    yield "optimizer.", "optimizer.", optimizer_of(config)
+    for table in ("sampling", "local", "schedule", "augment"):
+        yield f"{table}.", f"{table}.", getattr(config, table)
+    yield "", "", config

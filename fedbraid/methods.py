@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, replace
 from typing import Any, get_type_hints
 
-from fedbraid.core.chain import Chain, changed, hyper_parameters
+from fedbraid.core.chain import Chain, changed, hyper_parameters, others
 from fedbraid.core.strand import Strand
 from fedbraid.core.typed import structured
 from fedbraid.errors import UserError, unknown
@@ -28,12 +28,8 @@ def parse(
     >>> str(parse("fedavg+disco(a=0.4)"))
     'disco(a=0.4)'
     """
-    known, settings = _known(own), settings or {}
-    strands = [
-        _build(known[name], preset | dict(settings.get(name, {})) | given)
-        for name, preset, given in _parts(text, known)
-    ]
-    _check_used(settings, strands, text)
+    strands = _strands(text, settings or {}, own)
+    _check_used(settings or {}, strands, text)
     return Chain(tuple(strands))
 
 
@@ -67,13 +63,25 @@ def instead(name: str, strands: Iterable[Strand]) -> str:
     return f"the strands are called {there}" if there else "there are no strands"
 
 
-def strand_names(text: str, own: Iterable[type[Strand]] = ()) -> list[str]:
-    """The strands that a method is written with; `own` are those beyond FedBraid's.
+def strand_names(
+    text: str, settings: Mapping[str, Mapping[str, Any]] | None = None, own: Iterable[type[Strand]] = ()
+) -> list[str]:
+    """The strands that a method comes to have: of those it is written with, without one whose work another does.
 
-    >>> strand_names("fedavgm+disco(a=0.4)")
-    ['avgm', 'disco']
+    >>> strand_names("fedavgm+ntd+asd(lam=20)")
+    ['avgm', 'asd']
     """
-    return [name for name, _, _ in _parts(text, _known(own))]
+    strands = _strands(text, settings or {}, own)
+    return [s.name for s in strands if s.among(others(s, strands)) is not None]
+
+
+def _strands(text: str, settings: Mapping[str, Mapping[str, Any]], own: Iterable[type[Strand]]) -> list[Strand]:
+    """The strands that a method is written with."""
+    known = _known(own)
+    return [
+        _build(known[name], preset | dict(settings.get(name, {})) | given)
+        for name, preset, given in _parts(text, known)
+    ]
 
 
 def _known(own: Iterable[type[Strand]]) -> dict[str, type[Strand]]:

@@ -24,7 +24,7 @@ from fedbraid.core.code import own_code
 from fedbraid.core.local import FOR_THE_LOG, Work
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer
-from fedbraid.core.round import Job, Server, one_round
+from fedbraid.core.round import Job, Server, one_round, refuse_no_mean
 from fedbraid.core.sampling import Drawn
 from fedbraid.core.strand import Cohort, Setup
 from fedbraid.engines.cpu import one_thread
@@ -204,15 +204,16 @@ class Federation(ABC):
                 break
             job = following
         told = privacy.report(self.chain, self.release(), self.drawn)
-        w, place = self.server.w, self.server.round
+        w, place, shared = self.server.w, self.server.round, self.server.shared
         sums = [replies.each(key).sum() for key in FOR_THE_LOG] if replies is not None else [w.new_zeros(())] * 2
-        totals = Reading(torch.stack([*w.aminmax(), *sums]))
+        totals = Reading(torch.stack([*w.aminmax(), *sums, *shared.values()]))
         analysed: dict[str, Any] = {}
         if replies is not None and self.watched:
             analysed = of_trained(self.watches, TrainedRound(before, self.server, job, replies))
 
         def line() -> dict[str, Any]:
-            least, most, losses, samples = totals.numpy().tolist()
+            least, most, losses, samples, *of_shares = totals.numpy().tolist()
+            refuse_no_mean(dict(zip(shared, of_shares, strict=True)))
             finite = all(map(math.isfinite, (least, most, losses)))  # all are, where the extremes are
             if self.finite and not finite:
                 who = f"{self.config.called} seed {self.config.seed}"

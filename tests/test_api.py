@@ -13,6 +13,7 @@ from networks import Normed, Shortcut
 from safetensors.torch import load_file
 
 import fedbraid as fb
+from fedbraid.api import planned
 from fedbraid.config import from_dict
 from fedbraid.core.strand import Strand
 from fedbraid.report.headline import caveats
@@ -371,6 +372,11 @@ def test_comparisons_that_make_no_sense_are_refused():
     for methods, options, sentence in (
         ((), {}, "at least one method"),
         (("fedavg", "fedavg"), {}, "listed twice"),
+        (("fedprox", "fedavg", "prox"), {}, "fedprox and prox are both prox; a comparison needs different methods"),
+        (("prox", "prox(mu=0.01)"), {"seeds": 2}, r"prox and prox\(mu=0.01\) are both prox"),
+        (("fedavg+disco", fb.chain("feddisco")), {"vary": {"optimizer.lr": [0.1, 0.2]}}, "are both disco"),
+        ((["prox", "disco"], "fedavg"), {}, 'write the method as one text, "prox\\+disco"'),
+        (("fedavg",), {"varied": ["rounds"]}, "varied is not set: it follows from --vary"),
         (("fedavg",), {"seeds": 0}, "seeds must be 1 or more"),
         (("fedavg",), {"seeds": []}, "seeds must be 1 or more"),
         (("fedavg",), {"seeds": [4, 1, 1]}, "seed 1 is listed twice"),
@@ -379,6 +385,25 @@ def test_comparisons_that_make_no_sense_are_refused():
     ):
         with pytest.raises(fb.UserError, match=sentence):
             fb.compare(*methods, **TINY, **options)
+
+
+def test_methods_that_differ_by_the_settings_alone_are_compared():
+    """A number in a method's text wins over the settings."""
+    plans = planned("prox", "prox(mu=0.01)", strands={"prox": {"mu": 0.1}})
+    assert [str(request.chain) for _, request in plans] == ["prox(mu=0.1)", "prox"]
+
+
+@pytest.mark.parametrize("method", [["prox", "disco"], ("prox", "disco")])
+def test_a_method_is_one_text(method):
+    with pytest.raises(fb.UserError, match=r'is no strand; write the method as one text, "prox\+disco", or put its'):
+        fb.run(method, **TINY)
+    with pytest.raises(fb.UserError, match=r"'disco' is no strand; write the method as one text, \"prox\+disco\""):
+        fb.chain("prox") + "disco"
+
+
+def test_what_is_called_after_each_round_must_be_a_function():
+    with pytest.raises(fb.UserError, match="on_round is a function of a round's line and the configuration, not 'x'"):
+        fb.run("fedavg", on_round="x", **TINY)
 
 
 def test_a_comparison_may_start_from_another_seed():

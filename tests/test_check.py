@@ -133,6 +133,19 @@ class WeighsSums(fb.Strand):
 
 
 @dataclass(frozen=True)
+class Misspells(fb.Strand):
+    """Says that sums are enough of what it does not upload."""
+
+    sum_only = frozenset({"nrom"})
+
+    def end(self, w, c):
+        return {"norm": w.norm()}, c.kept
+
+    def update(self, delta, r):
+        return delta / r.sum("norm"), r.kept
+
+
+@dataclass(frozen=True)
 class LooksBeforeTraining(fb.Strand):
     sum_only = frozenset({"norm"})
 
@@ -143,9 +156,40 @@ class LooksBeforeTraining(fb.Strand):
         return {"largest": r.each("norm").max()}
 
 
+@dataclass(frozen=True)
+class CountsClasses(fb.Strand):
+    """Weighs clients by their classes, and forgets to divide."""
+
+    def end(self, w, c):
+        return {"classes": (c.label_counts > 0).sum().to(w.dtype)}, c.kept
+
+    def weigh(self, n, r):
+        return r.each("classes")
+
+
+@dataclass(frozen=True)
+class Doubles(fb.Strand):
+    def reweigh(self, shares, r):
+        return 2 * shares
+
+
+@pytest.mark.parametrize("strand", [CountsClasses(), Doubles()], ids=lambda s: s.name)
+def test_shares_that_do_not_sum_to_1_are_refused_by_the_hook_that_gave_them(strand):
+    hook = "weigh of countsclasses" if strand.name == "countsclasses" else "reweigh of doubles"
+    with pytest.raises(fb.UserError, match=rf"{hook} gives shares that sum to \d+, .* divide them by their sum"):
+        check.trained(check.Chain((strand,)), "stack")
+
+
+@pytest.mark.parametrize("method", ["qfair", "nova", "dp(noise=0.0)", "disco+skip+nova"])
+def test_weights_that_are_rescaled_need_not_sum_to_1(method):
+    check.trained(parse(method), "stack")
+
+
 @pytest.mark.parametrize(
     ("strand", "law"),
     [
+        (CountsClasses(), "what clients count in the mean sums to 1"),
+        (Doubles(), "what clients count in the mean sums to 1"),
         (DeadScaffold(), "default hyper-parameters are not FedAvg"),
         (CountsPadding(), "padding changes nothing"),
         (WritesInPlace(), "hooks change nothing in place"),
@@ -154,6 +198,7 @@ class LooksBeforeTraining(fb.Strand):
         (Forgets(), "saved and restored = uninterrupted"),
         (LooksAtEach(), "what is used as a sum is used as nothing else"),
         (WeighsSums(), "what is used as a sum is used as nothing else"),
+        (Misspells(), "what is used as a sum is used as nothing else"),
         (LooksBeforeTraining(), "what is used as a sum is used as nothing else"),
     ],
 )
@@ -217,7 +262,7 @@ COMPLAINTS = [
     (NumberKept(), r"absorb of numberkept .* returns a dict with 'rounds' = 0; it must return a dict of tensors"),
     (AsksForMore(), r"absorb of asksformore failed at .*test_check.py:\d+: clients upload nothing called 'k'"),
     (ForgetsToDraw(), r"batch of forgetstodraw failed at .*: there is nothing called 'forgetstodraw.z'"),
-    (DrawsInGrad(), r"grad of drawsingrad failed at .*: it draws at random; .* comes from `draw`"),
+    (DrawsInGrad(), r"grad of drawsingrad failed at .*: a client hook draws at random, .* comes from `draw`"),
     (Branches(), r"grad of branches failed at .*: a client hook looked at a tensor's value"),
     (FailsInside(), r"grad of failsinside failed at .*: AttributeError: .*half_of_it"),
 ]
@@ -229,6 +274,12 @@ def test_a_complaint_names_the_hook_and_its_place(strand, complaint, monkeypatch
     monkeypatch.setattr(check, "LAWS", {law: check.LAWS[law]})
     (result,) = check_strand(strand, raises=False)
     assert result.verdict == "failed" and re.search(complaint, result.detail), result.detail
+
+
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+def test_a_hook_that_draws_is_told_where_randomness_comes_from(kind):
+    with pytest.raises(fb.UserError, match=r"a client hook draws at random, .* comes from `draw` or `draw_once`"):
+        fb.run(DrawsInGrad, rounds=1, engine={"kind": kind, "device": "cpu"})
 
 
 def test_a_complaint_has_the_line_that_failed(monkeypatch):
@@ -253,11 +304,12 @@ def test_sums_of_uploads_are_enough_for_these(method):
 
 
 def test_no_other_strand_says_that_sums_are_enough():
-    assert {s.name for s in STRANDS if s.sum_only} == {parse(method).strands[0].name for method in SUMS}
+    forms = [parse(s.name) for s in STRANDS] + [parse(method) for method in SUMS]
+    assert {c.strands[0].name for c in forms if c.sum_only} == {parse(method).strands[0].name for method in SUMS}
 
 
 @pytest.mark.parametrize("method", ["disco", "drift", "prox"])
-def test_uploads_that_are_not_made_cannot_be_tested(method):
+def test_without_uploads_that_are_used_as_sums_there_is_nothing_to_test(method):
     with pytest.raises(NotApplicable):
         sums_are_enough(parse(method))
 

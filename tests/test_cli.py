@@ -264,6 +264,7 @@ MISTAKES = [
     (("run", "--set", "strands.disco.a=0.1"), "not part of"),
     (("run", "--strand", "nowhere.py:X", "--method", "x"), "there is no file"),
     (("compare", "fedavg", "fedavg"), "listed twice"),
+    (("run", "--set", 'varied=["rounds"]'), "varied is not set: it follows from --vary"),
     (("compare", "fedavg", "nope"), "no method is called 'nope'"),
     (("methods", "nope"), "no method is called 'nope'"),
     (("data", "inspect", "nope"), "no data set is called 'nope'"),

@@ -12,6 +12,7 @@ from helpers import advanced, federation, held, identical
 
 import fedbraid as fb
 from fedbraid import methods
+from fedbraid.api import planned
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.errors import UserError
 from fedbraid.strands import METHODS, STRANDS
@@ -128,6 +129,8 @@ def test_nova_and_prox_have_one_pull():
         assert str(methods.parse(together)) == "nova(mu=0.3)+prox(mu=0.3)"
     with pytest.raises(UserError, match=r"nova's mu is 0\.2 and prox's 0\.3"):
         methods.parse("nova(mu=0.2)+prox(mu=0.3)")
+    with pytest.raises(UserError, match=r"nova's mu=0.2 is for the pull of prox, and there is none; leave it out"):
+        methods.parse("nova(mu=0.2)+disco")
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])
@@ -167,6 +170,29 @@ def test_a_strand_twice_is_refused(name):
 
 def test_not_true_distillation_beside_asd_is_asds():
     assert str(methods.parse("ntd+asd")) == str(methods.parse("asd+ntd")) == "asd(not_true=True)"
+    assert methods.parse("asd+ntd(beta=1.0)", {"ntd": {"temperature": 1.0}}) == methods.parse("asd+ntd")
+
+
+NTD_UNHEARD = r"ntd\(beta=5.0\) has no effect here, where another strand does ntd's work .*; write ntd, and set those"
+
+
+@pytest.mark.parametrize(
+    ("method", "strands"),
+    [("asd+ntd(beta=5)", {}), ("fedntd(beta=5)+asd", {}), ("asd+ntd", {"ntd": {"beta": 5.0}})],
+)
+def test_hyper_parameters_of_a_strand_whose_work_another_does_are_refused(method, strands):
+    with pytest.raises(UserError, match=NTD_UNHEARD):
+        fb.run(method, strands=strands, rounds=1)
+
+
+def test_a_comparison_gives_them_to_the_methods_that_have_the_strand():
+    ntd = {"ntd": {"beta": 5.0}}
+    with pytest.raises(UserError, match="hyper-parameters are set for 'ntd', which none of the methods has"):
+        planned("asd+ntd", strands=ntd)
+    with pytest.raises(UserError, match=NTD_UNHEARD):
+        planned("asd+ntd(beta=5.0)", "fedntd")
+    both = [str(request.chain) for _, request in planned("asd+ntd", "fedntd", strands=ntd)]
+    assert both == ["asd(not_true=True)", "ntd(beta=5.0)"]
 
 
 SAMPLE = random.Random(7).sample([pair for pair in PAIRS if pair not in REFUSED], 25)

@@ -31,6 +31,9 @@ UNHEARD = [
         "sampling.clients=5 is for sampling.scheme=fixed or",
     ),
     ("fedavg", {"sampling": {"late_from": 3}}, "sampling.late_from=3 is for sampling.late; set that too"),
+    ("fedavg", {"local": {"epochs": 5, "steps": 2}}, "local.epochs=5 is for local.steps=0; set that too, or leave it"),
+    ("fedavg", {"local": {"batch": 0, "drop_last": True}}, "local.drop_last=True is for local.batch; set that too"),
+    ("fedavg", {"analysis": {"every": 5}}, "analysis.every=5 is for analyses; set that too, or leave it out"),
     ("fedavg", {"optimizer": {"nesterov": True}}, "optimizer.nesterov=True is for optimizer.momentum"),
     ("fedavg", {"augment": {"flip": 0.5, "crop_share": 0.5}}, "augment.crop_share=0.5 is for augment.crop"),
     ("fedavg", {"augment": {"flip": 0.5, "padding": "mean"}}, "=mean is for augment.crop or augment.rotation"),
@@ -55,6 +58,9 @@ def test_what_is_heard_or_spelt_out_as_it_is_anyway_is_not_refused():
     refuse_unheard(asked(("sam(eta=0.2)+rfedavg(clip=1.0)", spelt_out)))
     heard = {"optimizer": {"nesterov": True, "momentum": 0.9}, "augment": {"rotation": 5.0, "padding": "mean"}}
     refuse_unheard(asked(("fedasam(eta=0.3)+rfedavg(noise=1.0, clip=2.0)", heard)))
+    refuse_unheard(asked(("fedavg", {"local": {"batch": 8, "drop_last": True, "epochs": 2}})))
+    refuse_unheard(asked(("fedavg", {"local": {"steps": 3, "epochs": 1}})))
+    refuse_unheard(asked(("fedavg", {"analyses": ["drift"], "analysis": {"every": 5}})))
     for method in ("fedavg", "fedasam", "fedadagrad"):
         (run,) = asked((method, {}))
         refuse_unheard(asked((method, {"strands": written_out(run[0]).strands})))
@@ -67,6 +73,12 @@ def test_of_varied_runs_one_must_hear_a_setting():
     refuse_unheard(asked(("fedavg", constant)))  # as it was recorded
     with pytest.raises(UserError, match=r"schedule.milestones=\(2,\) is for schedule.shape=step"):
         refuse_unheard(asked(("fedavg", constant), ("fedavg", cosine)))
+    works = [{"local": {"epochs": 3, "steps": steps}, "varied": ["local.steps"]} for steps in (0, 2, 4)]
+    refuse_unheard(asked(*(("fedavg", work) for work in works)))
+    with pytest.raises(UserError, match=r"local.epochs=3 is for local.steps=0"):
+        refuse_unheard(asked(*(("fedavg", work) for work in works[1:])))
+    looks = [{"analysis": {"every": 5}, "analyses": names, "varied": ["analyses"]} for names in ([], ["drift"])]
+    refuse_unheard(asked(*(("fedavg", look) for look in looks)))
     sams = (
         {"strands": {"sam": {"eta": 0.3, "adaptive": a}}, "varied": ["strands.sam.adaptive"]} for a in (True, False)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, get_type_hints
@@ -29,10 +29,19 @@ class Chain:
     strands: tuple[Strand, ...] = ()
 
     def __post_init__(self) -> None:
+        for strand in self.strands:
+            if not isinstance(strand, Strand):
+                raise no_strand(strand, self.strands)
         object.__setattr__(self, "strands", tuple(map(_typed, self.strands)))
         for strand in self.strands:
             _check_form(strand)
-        together = (s.among(tuple(o for o in self.strands if o is not s)) for s in self.strands)
+        together = [s.among(others(s, self.strands)) for s in self.strands]
+        for strand, left in zip(self.strands, together, strict=True):
+            if left is None and changed(strand):
+                raise UserError(
+                    f"{written(strand)} has no effect here, where another strand does {strand.name}'s work with "
+                    f"hyper-parameters of its own; write {strand.name}, and set those of the other one"
+                )
         object.__setattr__(self, "strands", tuple(s for s in together if s is not None))
         seen: dict[str, Strand] = {}
         for strand in self.strands:
@@ -90,6 +99,15 @@ class Chain:
         return "+".join(map(written, self.strands)) or "fedavg"
 
 
+def no_strand(odd: Any, parts: Sequence[Any]) -> UserError:
+    """What to tell of something among the parts of a method that is no strand: a text, a class, a list."""
+    words = [written(part) if isinstance(part, Strand) else str(getattr(part, "name", part)) for part in parts]
+    return UserError(
+        f'{odd!r} is no strand; write the method as one text, "{"+".join(words)}", or put its parts together with '
+        "fedbraid.chain"
+    )
+
+
 def _typed(strand: Strand) -> Strand:
     """A strand whose hyper-parameters are of their types: a list becomes the tuple that is declared."""
     _check_dataclass(type(strand))
@@ -124,6 +142,11 @@ def _check_dataclass(kind: type[Strand]) -> None:
 def overrides(strand: Strand, *hooks: str) -> bool:
     """Whether a strand overrides one of these hooks."""
     return any(getattr(type(strand), hook) is not getattr(Strand, hook) for hook in hooks)
+
+
+def others(strand: Strand, strands: Sequence[Strand]) -> tuple[Strand, ...]:
+    """The company of one of several strands, as its `among` is told of it."""
+    return tuple(other for other in strands if other is not strand)
 
 
 def refuse(strand: Strand, others: tuple[Strand, ...], reasons: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ from fedbraid.core.dropout import DRAW
 from fedbraid.core.gradient import Objective
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer, clipped
-from fedbraid.core.strand import Client, Gradient, Strand, View
+from fedbraid.core.strand import AS_TRAINED, Client, Gradient, Strand, View
 from fedbraid.core.task import Task, sample_losses, task_loss
 from fedbraid.core.tree import Tree, grow
 from fedbraid.errors import UserError
@@ -36,9 +36,6 @@ Batches = Callable[[bool], Iterable[Batch]]
 
 FOR_THE_LOG = "log: loss", "log: samples"
 """Uploads that are no part of a method: the sum of training losses, and of how many samples."""
-
-AS_TRAINED = "model as trained"
-"""The need of a strand that the model which is uploaded be the one that was trained."""
 
 State = dict[str, Any]
 """A client in the middle of its round: w, buffers, the optimiser's state, each strand's memory, losses so far."""

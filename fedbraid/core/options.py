@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, fields
+from dataclasses import field, fields, is_dataclass
 from operator import ge, gt, le, lt
 from typing import Any, TypeVar
 
@@ -60,10 +60,18 @@ def conditional(owner: Any, path: str) -> Iterator[tuple[str, list[str], str]]:
     for f in fields(owner):
         value, beside = getattr(owner, f.name), f.metadata.get(BESIDE, ())
         if beside and value != f.default:
-            given, wanted = f"{path}{f.name}={value}", " or ".join(f"{path}{other}" for other in beside)
+            given, wanted = _written(path + f.name, value, f.default), " or ".join(f"{path}{other}" for other in beside)
             counts = any(_has(owner, other) for other in beside)
             others = [other.partition("=")[0] for other in beside]
             yield given, others, "" if counts else f"{given} is for {wanted}; set that too, or leave it out"
+
+
+def _written(name: str, value: Any, usual: Any) -> str:
+    """An option with its value; of a table what is not as usual."""
+    if not is_dataclass(value):
+        return f"{name}={value}"
+    pairs = ((f.name, getattr(value, f.name), getattr(usual, f.name)) for f in fields(value))
+    return ", ".join(_written(f"{name}.{key}", one, old) for key, one, old in pairs if one != old)
 
 
 def _has(owner: Any, other: str) -> bool:

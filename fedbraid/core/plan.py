@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedbraid.core.augment import Augment
 from fedbraid.core.chain import Chain
 from fedbraid.core.dropout import draw
+from fedbraid.core.options import default
 from fedbraid.core.random import stream
 from fedbraid.errors import UserError
 
@@ -24,10 +25,11 @@ class LocalWork:
     """How much a client trains in a round."""
 
     batch: int = 32  # 0 = the whole local set as one batch
-    epochs: int = 1
+    epochs: int = default(1, beside="steps=0")
     steps: int = 0  # if given, this many steps instead of epochs
     least: int = 0  # stragglers: each client and round draws its epochs (or steps) from least..most
-    drop_last: bool = False  # leave out the last, smaller batch (a client smaller than one batch still takes it)
+    # leave out the last, smaller batch (a client smaller than one batch still takes it)
+    drop_last: bool = default(False, beside="batch")
 
     def __post_init__(self) -> None:
         most = self.steps or self.epochs

@@ -5,8 +5,8 @@ It knows nothing of devices, processes or networks. An engine is anything with `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.chain import Chain
-from fedbraid.core.strand import Cohort, Replies, Round, Setup, Strand
+from fedbraid.core.strand import STEP_ALONE, Cohort, Replies, Round, Setup, Strand
 from fedbraid.core.tree import PerClient, Tree, nbytes, rows
 from fedbraid.errors import UserError
 
@@ -28,6 +28,7 @@ class Server:
     kept: dict[str, Tree]  # what each strand keeps
     round: int = 0  # rounds finished
     summed: tuple[Tensor, Tensor, Tensor] | None = None  # the last round's Σ p_k w_k, Σ p_k and mean buffers
+    shared: dict[str, Tensor] = field(default_factory=dict)  # what the shares sum to that each hook gave in it
 
     @property
     def cohort_mean(self) -> tuple[Tensor, Tensor] | None:
@@ -43,10 +44,6 @@ class Server:
         for strand in chain.using("deploy"):
             w = strand.deploy(w, self.kept[strand.name], setup)
         return w
-
-
-STEP_ALONE = "step alone"
-"""The need of a strand that those after it see its step, and nothing of what clients sent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +142,7 @@ def one_round(
         job = job.only(replies.came)
     view = replace(view, cohort=job.cohort, sent=job.model, replies=replies)
 
-    shares, weights = _weighed(chain, seen, view)
+    shares, weights, shared = _weighed(chain, seen, view)
     view = replace(view, shares=shares, weights=weights)
     added, total = replies.sum("model", weights), weights.sum()
     step = torch.addcmul(added, total, server.w, value=-1)  # Σ p_k (w_k − x)
@@ -161,7 +158,7 @@ def one_round(
         if delta is None:
             break
     mean_buffers = replies.sum("buffers", shares / shares.sum())
-    after = Server(server.w, server.buffers, kept, server.round + 1, (added, total, mean_buffers))
+    after = Server(server.w, server.buffers, kept, server.round + 1, (added, total, mean_buffers), shared)
     return after if delta is None else replace(after, w=server.w + delta, buffers=mean_buffers)
 
 
@@ -180,15 +177,35 @@ def _sent(
     return model, buffers, sent
 
 
-def _weighed(chain: Chain, seen: Callable[[Strand], Round], view: Round) -> tuple[Tensor, Tensor]:
-    """[C] what each model counts in the mean, and [C] what each update counts."""
+def _weighed(chain: Chain, seen: Callable[[Strand], Round], view: Round) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """[C] what each model counts in the mean, [C] what each update counts, and what the shares of each hook sum to."""
     n = view.cohort.sizes / view.cohort.sizes.sum()
     shares = view.ones / len(view.cohort) if chain.averages == "uniform" else n
+    shared: dict[str, Tensor] = {}
     for s in chain.using("weigh"):
         shares = s.weigh(n, seen(s))
+        shared[f"weigh of {s.name}"] = shares.sum()
     for s in chain.using("reweigh"):
         shares = s.reweigh(shares, seen(s))
+        shared[f"reweigh of {s.name}"] = shares.sum()
     weights = shares
     for s in chain.using("rescale"):
         weights = s.rescale(weights, seen(s))
-    return shares, weights
+    return shares, weights, shared
+
+
+OFF = 1e-4
+"""How far a sum of shares may be from 1, by rounding."""
+
+
+def refuse_no_mean(shared: Mapping[str, float]) -> None:
+    """Refuse shares, by the hook that gave them, whose sum would act as a learning rate of the server's.
+
+    Apart from the round, because looking at a number waits for a GPU.
+    """
+    for hook, total in shared.items():
+        if abs(total - 1) > OFF:
+            raise UserError(
+                f"{hook} gives shares that sum to {total:.6g}, so that the round would end in no mean of its models; "
+                "divide them by their sum (weights that need not sum to 1 are for `rescale`)"
+            )

@@ -7,7 +7,7 @@ in a plain loop, in another process or over a network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import isfunction
@@ -24,6 +24,7 @@ from fedbraid.core.returns import DUE, checked
 from fedbraid.core.task import Task
 from fedbraid.core.tree import PerClient, Tree
 from fedbraid.core.vector import Layout
+from fedbraid.errors import UserError, unknown
 from fedbraid.models.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -191,6 +192,22 @@ class Release(NamedTuple):
     delta: float = DELTA
 
 
+STEP_ALONE = "step alone"
+AS_TRAINED = "model as trained"
+DRAWN_ALIKE = "clients drawn alike"
+NEEDS = {
+    "labels": "that the task is classification",
+    "fixed cohort": "the same number of clients in every round",
+    "each model": "the models of single clients, not only their sum",
+    AS_TRAINED: "that the model which is uploaded is the one that was trained",
+    DRAWN_ALIKE: "that every client is drawn with the same chance in every round",
+    STEP_ALONE: "that strands after it on the server see its step, and nothing of the replies",
+}
+"""What a strand may be unable to do without."""
+
+AVERAGES = "sizes", "uniform"
+
+
 class Strand:
     """One idea of one paper. Subclass as a frozen dataclass whose fields are the hyper-parameters.
 
@@ -207,10 +224,7 @@ class Strand:
     averages: ClassVar[Literal["sizes", "uniform"]] = "sizes"
     """How its paper averages, where no strand of the chain sets the weights."""
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What it cannot do without: "labels" (classification), "fixed cohort", "each model", "model as trained", "clients
-    drawn alike", "step alone" (no other strand of the server's sees anything of the replies)."""
-    sum_only: ClassVar[frozenset[str]] = frozenset()
-    """Uploads that the server uses only as sums in which every client counts the same, so that it need not see them."""
+    """What it cannot do without, in the words of NEEDS."""
     every_epoch: ClassVar[bool] = False
     """Whether `begin` is called again at each local epoch."""
     first_in: ClassVar[frozenset[str]] = frozenset()
@@ -224,7 +238,10 @@ class Strand:
             cls.name = cls.__name__.lower()
         for hook in HOOKS:
             if hook in cls.__dict__ and not callable(cls.__dict__[hook]):
-                raise TypeError(f"{cls.__name__} has a field {hook!r}, which is the name of a hook; call it otherwise")
+                raise UserError(f"{cls.__name__} has a field {hook!r}, which is the name of a hook; call it otherwise")
+        for declared, known in {"needs": tuple(NEEDS), "first_in": HOOKS, "last_in": HOOKS}.items():
+            _check_words(f"{declared} of {cls.__name__}", getattr(cls, declared), known)
+        _check_words(f"averages of {cls.__name__}", {cls.averages}, AVERAGES)
         for hook in DUE.keys() & cls.__dict__.keys():
             own = cls.__dict__[hook]
             if isfunction(own) and own is not Strand.__dict__[hook]:
@@ -236,6 +253,13 @@ class Strand:
         return Chain((self,)) + other
 
     @property
+    def sum_only(self) -> frozenset[str]:
+        """Uploads that the server uses only as sums in which every client counts the same, so that it need not see
+        them; a class attribute where they are made whatever the hyper-parameters.
+        """
+        return frozenset()
+
+    @property
     def claims(self) -> tuple[str, ...]:
         """What only one strand of a chain may do, as words that follow "both"."""
         return ()
@@ -244,7 +268,8 @@ class Strand:
     def among(self, others: tuple[Strand, ...]) -> Strand | None:
         """This strand in the company of `others`: itself, a variant, or None where another does its work.
 
-        Raises a UserError where the two make no sense together.
+        Where it is None, hyper-parameters that are not its defaults are refused, since they have no effect. Raises
+        a UserError where the two make no sense together.
         """
         return self
 
@@ -345,11 +370,11 @@ class Strand:
 
     # --- server
     def weigh(self, n: Tensor, r: Round) -> Tensor:
-        """Set the aggregation weights [C], given the shares of data (one strand of a chain at most)."""
+        """Set the aggregation weights [C], which sum to 1, given the shares of data (one strand of a chain at most)."""
         return n
 
     def reweigh(self, shares: Tensor, r: Round) -> Tensor:
-        """Transform what each model counts in the mean [C]; of buffers too."""
+        """Transform what each model counts in the mean [C], of buffers too; these sum to 1."""
         return shares
 
     def rescale(self, weights: Tensor, r: Round) -> Tensor:
@@ -372,6 +397,15 @@ class Strand:
     def personalise(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
         """The client's own model, from the one handed out and what this strand keeps on the client."""
         return w
+
+
+def _check_words(what: str, said: Any, known: Sequence[str]) -> None:
+    """Refuse words that mean nothing: they would be ignored."""
+    if not isinstance(said, Set):
+        raise UserError(f"{what} is {said!r}; give words as a frozenset, of {', '.join(known)}")
+    for word in said:
+        if word not in known:
+            raise unknown(f"word for {what}", word, known)
 
 
 HOOKS = tuple(name for name, value in vars(Strand).items() if callable(value) and not name.startswith("_"))

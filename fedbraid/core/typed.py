@@ -26,7 +26,8 @@ WORDS: dict[Any, str] = {
     tuple[int, ...]: "a list of whole numbers such as [50, 75]",
     tuple[float, ...]: "a list of numbers such as [0.5, 0.5]",
 }
-
+NOT_SET = {"options", "varied"}
+"""Fields of the configuration that are no settings: what a table has beside its own, and what a comparison varies."""
 
 Kind = TypeVar("Kind")
 
@@ -162,7 +163,7 @@ def _sentence(error: BaseException, path: str = "") -> str:
     if isinstance(error, cattrs.ForbiddenExtraKeysError):
         owner = error.cl
         key = sorted(error.extra_fields)[0]
-        return str(unknown("setting", path + key, [path + f.name for f in fields(owner) if f.name != "options"]))
+        return str(unknown("setting", path + key, [path + f.name for f in fields(owner) if f.name not in NOT_SET]))
     if isinstance(error, cattrs.BaseValidationError):
         first = error.exceptions[0]
         note = next((n for n in getattr(first, "__notes__", []) if hasattr(n, "name")), None)

@@ -29,7 +29,7 @@ from fedbraid.engines.replies import Inbox, Stacked
 from fedbraid.engines.samples import Clients, Samples, picked
 from fedbraid.engines.stack import Received, Stack
 from fedbraid.engines.timetable import longest_first
-from fedbraid.engines.trace import LOOKS
+from fedbraid.engines.trace import DRAWS, LOOKS
 from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
@@ -196,8 +196,7 @@ class Local:
                 {name: Outputs(*(t[end - self.clients.sizes[i] : end] for t in out)) for name, out in cached.items()}
                 for i, end in zip(mine, ends, strict=True)
             ]
-            uploads, new, work = self.loop.train(given, mine, their_plans, tables, meanwhile)
-            return uploads, new, work + Work(len(cached) * int(ends[-1]))
+            return self.loop.train(given, mine, their_plans, tables, self._looked(mine, their_plans), meanwhile)
         uploads, new, works = self.train_stack(given, mine, their_plans, meanwhile)
         return uploads, new, sum(works, Work())
 
@@ -207,13 +206,10 @@ class Local:
         """One stack of clients, longest first: uploads, kept state and each one's work."""
         cached = self._look_ahead(given, ids, plans)
         uploads, kept = self.stack.train(given, ids, plans, cached, meanwhile)
-        gradients = self.stack.gradients
-        looks = gradients + (0 if cached else self.stack.views)
-        sizes = self.clients.sizes[list(ids)].tolist()
-        trained = [plan.samples for plan in plans]
+        gradients, views = self.stack.gradients, len(cached) or self.stack.views
         works = [
-            Work(looks * samples + len(cached) * size, gradients * samples) + passed
-            for samples, size, passed in zip(trained, sizes, self.stack.passed, strict=True)
+            Work(gradients * plan.samples + views * looked, gradients * plan.samples) + passed
+            for plan, looked, passed in zip(plans, self._looked(ids, plans), self.stack.passed, strict=True)
         ]
         return uploads, kept, works
 
@@ -284,9 +280,7 @@ class Local:
 
         Worth it, and exact, where inputs do not change from one epoch to the next: E epochs cost one look, not E.
         """
-        chain = self.job.chain
-        changing = chain.using("batch") or self.clients.samples.augment.active
-        if not chain.using("views") or changing or not self.cache_views:
+        if not self.job.chain.using("views") or not self._can_look_ahead:
             return {}
         if sum(p.samples for p in plans) < self.clients.sizes[list(ids)].sum():
             return {}
@@ -295,6 +289,21 @@ class Local:
             for name, (w, buffers) in self.job.views(given[k]).items():
                 outputs.setdefault(name, []).append(self._look(w, buffers, self.clients.own(client)))
         return {name: Outputs(*map(torch.cat, zip(*parts, strict=True))) for name, parts in outputs.items()}
+
+    @property
+    def _can_look_ahead(self) -> bool:
+        """Whether a sample is the same whenever it is looked at."""
+        return self.cache_views and not self.job.chain.using("batch") and not self.clients.samples.augment.active
+
+    def _looked(self, ids: Sequence[int], plans: Sequence[Plan]) -> list[int]:
+        """For each client, the samples that a frozen model looks at: those of its steps, or its own where these are
+        fewer.
+
+        Each counts as it would by itself: what a method costs must not depend on which clients share a stack.
+        """
+        if not self._can_look_ahead:
+            return [plan.samples for plan in plans]
+        return [min(plan.samples, int(self.clients.sizes[i])) for i, plan in zip(ids, plans, strict=True)]
 
     def _look(self, w: Tensor, buffers: Tensor, index: Tensor) -> Outputs:
         samples, model = self.clients.samples, self.job.model
@@ -326,6 +335,8 @@ def explained(local: Local) -> Iterator[None]:
     except RuntimeError as error:
         if "data-dependent control flow" in str(error) or ".item()" in str(error):
             raise UserError(LOOKS) from error
+        if "called random operation" in str(error):
+            raise UserError(DRAWS) from error
         raise
     except ValueError as error:
         if "more than 1 value per channel" in str(error):

@@ -27,6 +27,8 @@ from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.kernels.pool import for_loops
 from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.stack import Received
+from fedbraid.engines.trace import DRAWS
+from fedbraid.errors import UserError
 from fedbraid.models.outputs import Outputs
 
 
@@ -67,6 +69,7 @@ class Loop:
             model = job.model.to(clients.samples.dtype, self.device)
             model = _for_a_cpu(model, cap) if self.device.type == "cpu" else model
             self.jobs.put(replace(job, model=model, tally=Tally()))
+        self._trained = False
         self._threads = ThreadPoolExecutor(self.workers, "fedbraid", lambda: torch.set_num_threads(1))
 
     def train(
@@ -75,21 +78,36 @@ class Loop:
         ids: Sequence[int],
         plans: Sequence[Plan],
         cached: Sequence[Mapping[str, Outputs]],
+        looked: Sequence[int],
         meanwhile: Callable[[], None] = nothing,
     ) -> tuple[Tree, dict[str, Tree], Work]:
-        """Uploads and kept state with a leading client axis, in the order given, and the work of all."""
+        """Uploads and kept state with a leading client axis, in the order given, and the work of all.
+
+        `cached`: frozen models' outputs on each client's samples; `looked`: how many samples they count as looked at.
+        """
 
         def one(job: LocalJob, k: int) -> tuple[State, Work]:
             uploads, kept = self._train_one(job, given[k], ids[k], plans[k], cached[k])
-            return {"uploads": uploads, "kept": kept}, self._work(job, ids[k], plans[k])
+            gradients, views = job.tally.gradients // len(plans[k]), job.tally.views // len(plans[k])  # of each step
+            samples, looks = plans[k].samples, views or len(cached[k])
+            work = Work(gradients * samples + looks * looked[k], gradients * samples)
+            return {"uploads": uploads, "kept": kept}, work + self._passed(job, ids[k], plans[k])
 
+        before = None if self._trained else self._generator()
         both, work = self._each(one, len(ids), meanwhile)
+        if before is not None and not torch.equal(before, self._generator()):
+            raise UserError(DRAWS)
+        self._trained = True
         return both["uploads"], both["kept"], work
+
+    def _generator(self) -> Tensor:
+        """The state of torch's own generator, which is nobody's to draw from: the stack has torch say who does."""
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
     def probe(self, given: Received, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Tree, Work]:
         def one(job: LocalJob, k: int) -> tuple[State, Work]:
             answers = job.probe(given[k], self._batches(ids[k], plans[k]))
-            return answers, self._work(job, ids[k], plans[k], trained=False)
+            return answers, self._passed(job, ids[k], plans[k])
 
         return self._each(one, len(ids))
 
@@ -129,13 +147,10 @@ class Loop:
 
         return batches
 
-    def _work(self, job: LocalJob, client: int, plan: Plan, trained: bool = True) -> Work:
-        """What the tally since the last call amounts to; every step of a round looks equally often at its batch."""
+    def _passed(self, job: LocalJob, client: int, plan: Plan) -> Work:
+        """What hooks passed over since the last call; the tally begins anew."""
         tally = job.tally
-        gradients, views = tally.gradients // len(plan), tally.views // len(plan)
         work = tally.over(int(self.clients.sizes[client]), int(plan.counts[0]))
-        if trained:
-            work += Work((gradients + views) * plan.samples, gradients * plan.samples)
         tally.gradients = tally.views = tally.passes = tally.slopes = tally.glances = 0
         return work
 

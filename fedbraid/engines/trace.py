@@ -26,6 +26,11 @@ LOOKS = (
     "use torch.where, clamp or a mask instead"
 )
 
+DRAWS = (
+    "a client hook draws at random, which the run's seed does not repeat; a client's randomness comes from `draw` or "
+    "`draw_once`"
+)
+
 
 def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
     """`function` for inputs of these shapes, as straight-line code."""

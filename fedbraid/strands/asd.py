@@ -6,9 +6,10 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.options import default
-from fedbraid.core.strand import Client, Strand, View
+from fedbraid.core.strand import Client, Setup, Strand, View
+from fedbraid.core.tree import Tree
 from fedbraid.models.outputs import Outputs
-from fedbraid.strands.distil import divergence, entropy, without_true_class
+from fedbraid.strands.distil import check_not_true, divergence, entropy, without_true_class
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Asd(Strand):
 
     def among(self, others: tuple[Strand, ...]) -> Strand:
         return replace(self, not_true=self.not_true or any(o.name == "ntd" for o in others))
+
+    def init_server(self, setup: Setup) -> Tree:
+        if self.not_true:
+            check_not_true(f"{self.name}(not_true=True), as it is beside ntd,", setup)
+        return {}
 
     def views(self, c: Client) -> dict[str, View]:
         return {"received": c.received_model}

@@ -109,5 +109,5 @@ class Creff(Strand):
 
 def _head_gradients(features: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tree:
     """Sums over samples, class by class, of the head's cross-entropy gradients: [C, C, d] and [C, C]."""
-    error = (F.linear(features, weight, bias).softmax(-1) - y) * y.sum(-1, keepdim=True)
+    error = F.linear(features, weight, bias).softmax(-1) - y
     return {"weight": torch.einsum("nc,nk,nd->ckd", y, error, features), "bias": torch.einsum("nc,nk->ck", y, error)}

@@ -27,7 +27,6 @@ class Disco(Strand):
 
     title = "FedDisco (Ye et al., 2023)"
     neutral = {"a": 0.0, "b": 0.0}
-    sum_only = frozenset({"counts"})
 
     a: float = default(0.5, least=0)
     b: float = 0.1
@@ -45,6 +44,10 @@ class Disco(Strand):
         return {}
 
     # the target, where it is the cohort's own distribution
+
+    @property
+    def sum_only(self) -> frozenset[str]:
+        return frozenset({"counts"}) if self.target == "global" else frozenset()
 
     def asks(self, r: Round) -> bool:
         return self.target == "global"

@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.chain import overrides, refuse
-from fedbraid.core.local import AS_TRAINED
 from fedbraid.core.options import default
-from fedbraid.core.strand import DELTA, Client, Release, Round, Setup, Strand
+from fedbraid.core.strand import AS_TRAINED, DELTA, Client, Release, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
 
@@ -22,9 +21,10 @@ class Dp(Strand):
 
     A client's update is clipped to the length S = `clip`, Δ_k ← Δ_k min(1, S / ‖Δ_k‖), over all parameters together;
     one that is not finite counts as zero. The server steps by Σ Δ_k / m + N(0, (z S / m)² I), z = `noise`: all clients
-    count the same, and m is the number that comes on average, whoever came (Algorithm 1, f̃_f with w_k = 1, flat
-    clipping). ε at `delta` is accounted over rounds, against somebody who sees every model that is handed out
-    (docs/privacy.md). S = 0 does not clip; z = 0 has no noise, and no privacy.
+    count the same, and m is the number that a round is expected to have, before any are lost on the way, whoever came
+    (Algorithm 1, f̃_f with w_k = 1, flat clipping). ε at `delta` is accounted over rounds, against somebody who sees
+    every model that is handed out (docs/privacy.md). S = 0 does not clip; z = 0 has no noise, and no privacy. With
+    both it is FedAvg, averaged uniformly, in rounds of exactly m clients: a fixed number of which none is lost.
     """
 
     title = "DP-FedAvg (McMahan et al., 2018)"

@@ -27,13 +27,16 @@ class Drift(Strand):
     title = "FedDyn (Acar et al., 2021)"
     averages = "uniform"
     needs = frozenset({"model as trained"})  # the server learns from it what h_k became
-    sum_only = frozenset({"h"})
     first_in = frozenset({"deploy"})
     last_in = frozenset({"update"})  # what is added is what `deploy` takes away again
 
     alpha: float = default(0.01, above=0)
     by_size: bool = False
     added: Literal["all", "cohort"] = "all"
+
+    @property
+    def sum_only(self) -> frozenset[str]:
+        return frozenset({"h"}) if self.added == "cohort" else frozenset()
 
     def init_server(self, setup: Setup) -> Tree:
         return {"h": torch.zeros_like(setup.w), "added": torch.zeros_like(setup.w)}

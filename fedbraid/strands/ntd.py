@@ -4,9 +4,10 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.options import default
-from fedbraid.core.strand import Client, Strand, View
+from fedbraid.core.strand import Client, Setup, Strand, View
+from fedbraid.core.tree import Tree
 from fedbraid.models.outputs import Outputs
-from fedbraid.strands.distil import divergence, without_true_class
+from fedbraid.strands.distil import check_not_true, divergence, without_true_class
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class Ntd(Strand):
     """Not-true distillation: keep the received model's view of the classes a sample does not have.
 
     L_k + β τ² mean_i KL(q̃_g ‖ q̃_k), q̃ = softmax over the classes other than y_i at temperature τ. β = 0 is FedAvg.
-    Beside ASD, ASD's weights and strength take the place of the mean and β (ASD's eq. 17–19).
+    It takes three classes or more, so that two are left. Beside ASD, ASD's weights, strength and temperature take the
+    place of the mean, β and τ (ASD's eq. 17–19), and `ntd` is written without any.
     """
 
     title = "FedNTD (Lee et al., 2022)"
@@ -26,6 +28,10 @@ class Ntd(Strand):
 
     def among(self, others: tuple[Strand, ...]) -> Strand | None:
         return None if any(o.name == "asd" for o in others) else self
+
+    def init_server(self, setup: Setup) -> Tree:
+        check_not_true(self.name, setup)
+        return {}
 
     def views(self, c: Client) -> dict[str, View]:
         return {"received": c.received_model}

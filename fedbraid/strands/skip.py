@@ -46,7 +46,7 @@ class Skip(Strand):
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
         assert r.replies is not None and r.shares is not None
         done = r.number + 1
-        if done % self.every == 0 or (r.last and self.concludes(done)):
+        if done % self.every == 0 or (r.last and self.final_aggregate):
             return delta, {}
         order = torch.as_tensor(r.rng.permutation(len(r.cohort)), device=delta.device)  # eq. 4: shuffled models
         samples = r.cohort.sizes.sum() + (r.kept["seen"].sum() if r.kept else 0)

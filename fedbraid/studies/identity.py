@@ -27,8 +27,8 @@ NO_PART = "seed", "varied", *HOW, "method", "strands"
 def config_of(settings: Settings, own: Sequence[type[Strand]] = ()) -> Config:
     """The configuration that a cell's settings stand for, with every default written out. Nothing is loaded.
 
-    Hyper-parameters may be set for strands that only other methods of the table have: they are left out. `own` are
-    strands beyond FedBraid's.
+    Hyper-parameters may be set for strands that only other methods of the table have, or whose work another strand does
+    in this one: they are left out. `own` are strands beyond FedBraid's.
     """
     for key, instead in NOT_HERE.items():
         table, _, last = key.rpartition(".")
@@ -36,7 +36,8 @@ def config_of(settings: Settings, own: Sequence[type[Strand]] = ()) -> Config:
             raise UserError(f"{key} has no place here: {instead}")
     values = dict(settings)
     if isinstance(values.get("strands"), Mapping):
-        mine = methods.strand_names(values.get("method", Config.method), own)
+        tables = {name: table for name, table in values["strands"].items() if isinstance(table, Mapping)}
+        mine = methods.strand_names(values.get("method", Config.method), tables, own)
         values["strands"] = {name: table for name, table in values["strands"].items() if name in mine}
     return written_out(from_dict(values), own)
 

@@ -161,3 +161,23 @@ def test_every_paper_is_a_chain_of_known_strands():
         chain = methods.parse(name)
         assert chain == (methods.parse(text) if text else Chain())
         assert methods.parse(str(chain)) == chain
+
+
+MISSPELT = [
+    (
+        {"needs": frozenset({"fixed_cohort"})},
+        "no word for needs of Odd is called 'fixed_cohort'; did you mean 'fixed",
+    ),
+    ({"needs": "labels"}, "needs of Odd is 'labels'; give words as a frozenset, of labels, fixed cohort"),
+    ({"averages": "unifrom"}, "no word for averages of Odd is called 'unifrom'; did you mean 'uniform'"),
+    ({"first_in": frozenset({"updates"})}, "no word for first_in of Odd is called 'updates'; did you mean 'update'"),
+    ({"last_in": frozenset({"grads"})}, "no word for last_in of Odd is called 'grads'; did you mean 'grad'"),
+    ({"grad": 0.1}, "Odd has a field 'grad', which is the name of a hook; call it otherwise"),
+]
+
+
+@pytest.mark.parametrize(("declared", "sentence"), MISSPELT)
+def test_a_declaration_that_means_nothing_is_refused_where_the_strand_is_defined(declared, sentence):
+    with pytest.raises(UserError) as caught:
+        type("Odd", (Strand,), declared)
+    assert sentence in str(caught.value)

@@ -79,6 +79,22 @@ def test_uneven_work_costs_the_same_in_both_engines(method, work):
     assert [line["forward_samples"] for line in stack] == [line["forward_samples"] for line in loop]
 
 
+@pytest.mark.parametrize("method", ["moon", "asd", "ntd", "teach"])
+@pytest.mark.parametrize("work", [{"batch": 4, "steps": 2}, {"batch": 4, "epochs": 1, "drop_last": True}])
+def test_a_teacher_costs_the_same_whoever_shares_a_stack(method, work):
+    """A few steps are less than a large client's data and more than a small one's."""
+    engines = [{"kind": kind, "chunk": chunk} for kind in KINDS for chunk in (0, 1, 2, 4)]
+    made = [federation(method, own=MADE_UP, local=work, engine=engine) for engine in engines]
+    trained = [
+        make_plan(made[0].chain, made[0].config.local, n, 4, seed=0, round=0, client=k).samples
+        for k, n in enumerate(SIZES)
+    ]
+    assert sum(trained[k] < n for k, n in enumerate(SIZES)) in range(1, len(SIZES))
+    teachers = 2 if method in ("moon", "teach") else 1
+    cost = sum(trained) + teachers * sum(map(min, trained, SIZES))
+    assert {experiment.advance()["forward_samples"] for experiment in made} == {cost}
+
+
 @pytest.mark.parametrize("work", UNEVEN)
 def test_clients_that_begin_no_epoch_pass_over_no_data(work):
     stack, loop = (lines("anchor", kind, local=work)[0] for kind in KINDS)

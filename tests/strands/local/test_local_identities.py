@@ -148,7 +148,7 @@ def test_counts_of_classes_matter_up_to_a_factor_in_rod_and_not_so_in_lc():
 
 
 def test_asd_takes_the_place_of_ntd():
-    together, other_way = (methods.parse(m) for m in ("asd(lam=3)+ntd", "ntd(beta=5, temperature=4)+asd(lam=3)"))
+    together, other_way = (methods.parse(m) for m in ("asd(lam=3)+ntd", "ntd+asd(lam=3)"))
     assert [s.name for s in together] == ["asd"] == [s.name for s in other_way]
     assert together.strands[0].not_true and together == other_way
     assert not methods.parse("asd").strands[0].not_true
@@ -410,3 +410,10 @@ def test_rfedavgs_clients_tell_their_mean_under_the_initial_model_once(more):
 def test_fedacd_is_refused_where_there_is_one_class():
     with pytest.raises(UserError, match="fedacd tells classes apart, and there is only one"):
         federation("fedacd", data=toy(classes=1))
+
+
+@pytest.mark.parametrize("method", ["ntd", "asd+ntd", "asd(not_true=true)"])
+def test_two_classes_have_nothing_to_distil_without_the_true_one(method):
+    with pytest.raises(UserError, match=r"distils the classes that are not a sample's own, and of 2 no two are left"):
+        federation(method, data=toy(classes=2))
+    federation("asd", data=toy(classes=2))
