@@ -19,7 +19,10 @@ from fedbraid.report.pictures import Picture, picture
 from fedbraid.report.style import LIGHT, Theme, stroke
 from fedbraid.report.table import literal, markdown_row
 from fedbraid.report.words import NOTHING
+from fedbraid.studies.claims import POINTS
 from fedbraid.studies.reporting import panels as panels_of
+from fedbraid.studies.reporting.account import PAPERS
+from fedbraid.studies.reporting.words import signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +55,8 @@ class Reported:
 
     @property
     def told(self) -> str:
-        return f"{self.study['item']}: {self.study['title']}" + (f" ({self.variant})" if self.variant else "")
+        paper = PAPERS.get(self.study["paper"], self.study["paper"])
+        return f"{paper}, {self.study['item']}: {self.study['title']}" + (f" ({self.variant})" if self.variant else "")
 
     @property
     def run(self) -> int:
@@ -73,15 +77,17 @@ class Reported:
 
     @property
     def difference(self) -> str:
-        if not self.compared or len({cell["metric"] for cell in self.compared}) > 1:
-            return NOTHING  # a mean of percents and rounds says nothing
-        unit = " points" if self.study["unit"] == "%" else ""
-        return f"{fmean(cell['difference'] for cell in self.compared):+.2f}{unit}".replace("-", "−")
+        """In each unit, as a mean of percents and rounds says nothing."""
+        by_unit: dict[str, list[float]] = {}
+        for cell in self.compared:
+            by_unit.setdefault(cell["unit"], []).append(cell["difference"])
+        told = (f"{signed(fmean(some), ',.2f')} {unit}".strip() for unit, some in by_unit.items())
+        return ", ".join(told) or NOTHING
 
     @property
     def verdicts(self) -> str:
         found = Counter(map(_verdict, self.claims))
-        return ", ".join(f"{number} {verdict}" for verdict, number in found.items()) or NOTHING
+        return ", ".join(f"{verdict}: {number}" for verdict, number in found.items()) or NOTHING
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -110,7 +116,7 @@ def _read(file: Path) -> Reported:
 
 def headline(found: Sequence[Reported]) -> str:
     cells = sum(one.run for one in found)
-    exact = [cell for one in found if not one.variant for cell in one.compared]
+    exact = _as_recipes_say(found)
     percents = [abs(cell["difference"]) for cell in _in_percent(found)]
     words = [f"{len(found)} reports with {cells} cells that were run"]
     if exact:
@@ -119,25 +125,33 @@ def headline(found: Sequence[Reported]) -> str:
             f"as their recipes say, {near} of {len(exact)} that the paper has too are within the spreads of its numbers"
         )
     if percents:
-        words.append(f"accuracies are {fmean(percents):.2f} points from the paper's on average")
+        words.append(f"those in % are {fmean(percents):.2f} points from the paper's on average")
     return "; ".join(words) + "."
 
 
+def _as_recipes_say(found: Sequence[Reported]) -> list[Mapping[str, Any]]:
+    """Cells beside the paper's; one that stands in two tables with the same number of the paper's counts once."""
+    cells = [(one.folder, cell) for one in found if not one.variant for cell in one.compared]
+    return [*{_one(folder, cell): cell for folder, cell in cells}.values()]
+
+
+def _one(folder: str, cell: Mapping[str, Any]) -> tuple[Any, ...]:
+    return cell["run"] or (folder, cell["row"], cell["column"]), cell["metric"], cell["paper"]["mean"]
+
+
 def _in_percent(found: Sequence[Reported]) -> list[Mapping[str, Any]]:
-    """Cells of studies that were run as their recipes say, comparable with each other."""
-    return [cell for one in found if _pictured(one) for cell in one.compared]
-
-
-def _pictured(one: Reported) -> bool:
-    return not one.variant and one.study["unit"] == "%"
+    return [cell for cell in _as_recipes_say(found) if cell["unit"] == POINTS]
 
 
 def against_the_paper(found: Sequence[Reported], *, theme: Theme = LIGHT) -> Figure:
     """Our numbers over the paper's, a panel for each paper."""
-    papers = sorted({one.study["paper"] for one in found if _pictured(one) and one.compared})
-    drawn, panels = panels_of.made(papers, 3.2, theme)
+    by_paper = {
+        PAPERS.get(paper, paper): _in_percent([one for one in found if one.study["paper"] == paper])
+        for paper in sorted({one.study["paper"] for one in found})
+    }
+    drawn, panels = panels_of.made([paper for paper, cells in by_paper.items() if cells], 3.2, theme)
     for paper, axes in panels.items():
-        cells = _in_percent([one for one in found if one.study["paper"] == paper])
+        cells = by_paper[paper]
         theirs, ours = ([cell[whose]["mean"] for cell in cells] for whose in ("paper", "ours"))
         low, high = min(theirs + ours) - 1, max(theirs + ours) + 1
         axes.plot([low, high], [low, high], color=theme.muted, linewidth=1.0, zorder=1)

@@ -438,3 +438,12 @@ def test_a_cell_that_cannot_be_run_does_not_stop_the_others(fedbraid, tmp_path, 
     told = Path("results/tiny/table.md").read_text(encoding="utf-8")
     assert "| cannot be run |" in told and "- alike cannot be run: " in told and "not run yet" not in told
     assert fedbraid("run", file, "--seeds", 1, "--only", "@ skewed")[0] == 0
+
+
+def test_overview_of_a_folder(fedbraid, reports, tmp_path):
+    code, _, err = fedbraid("overview")
+    assert code == 2 and "results has no reports" in err
+    fedbraid("run", "asd-table5")
+    code, out, _ = fedbraid("overview")
+    assert code == 0 and "| 16 of 16 | 16 of 16 | 0.00 |" in out and "overview: results/overview.html" in out
+    assert (tmp_path / "results" / "overview.md").read_text() in out

@@ -8,7 +8,7 @@ from typing import Any
 from fedbraid.studies.claims import Finding, Interval, Pair
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.reporting.account import Account
-from fedbraid.studies.reporting.entries import Entry, Number
+from fedbraid.studies.reporting.entries import Entry, Number, unit_of
 from fedbraid.studies.reporting.shared import Sharing, nested
 
 
@@ -37,6 +37,7 @@ def _cell(entry: Entry) -> dict[str, Any]:
         "metric": entry.metric.text,
         "reads": entry.metric.label,
         "higher_is_better": entry.metric.higher_is_better,
+        "unit": unit_of(entry.metric, entry.scale),
         "values": {str(seed): _finite(value) for seed, value in entry.values.items()},
         "unreached": [seed for seed, value in entry.values.items() if value == entry.metric.never],
         "diverged": [seed for seed, value in entry.values.items() if isnan(value)],

@@ -1,0 +1,77 @@
+"""All reports of a folder on one page: numbers worked out by hand from a made-up study's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from made_up_study import COURSES, recipe, results
+from pages import Page
+
+from fedbraid.errors import UserError
+from fedbraid.studies.overview import against_the_paper, headline, reports, write_overview
+from fedbraid.studies.report import write_report
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The same runs in two tables, once more with other settings, and a table of which one cell was run."""
+    write_report(recipe(), results(), tmp_path / "made-table1")
+    write_report(recipe(name="made-table2", item="Table 2"), results(), tmp_path / "made-table2")
+    write_report(recipe(), results(variant="--set local.epochs=9"), tmp_path / "made-table1-other")
+    one = {place: course for place, course in COURSES.items() if place == ("FedAvg", "β = 0.5")}
+    write_report(recipe(name="made-begun", claims=recipe().claims), results(courses=one), tmp_path / "made-begun")
+    (tmp_path / "runs").mkdir()
+    return tmp_path
+
+
+def test_a_line_for_each_report(out: Path) -> None:
+    found = {one.folder: one for one in reports(out)}
+    assert [*found] == ["made-begun", "made-table1", "made-table1-other", "made-table2"]
+    title = "Two methods & 50 % of <clients>"
+    assert found["made-table1"].row == (f"made, Table 1: {title}", "4 of 4", "1 of 3", "−0.16 points", "holds: 1")
+    assert found["made-begun"].row[1:] == ("1 of 4", "0 of 1", "−4.50 points", "not run: 1")
+    other = found["made-table1-other"]
+    assert other.row == (f"made, Table 1: {title} (--set local.epochs=9)", "4 of 4", "–", "–", "holds: 1")
+
+
+def test_cells_of_two_tables_count_once_and_other_settings_not_at_all(out: Path) -> None:
+    assert headline(reports(out)) == (
+        "4 reports with 13 cells that were run; as their recipes say, 1 of 3 that the paper has too are within the "
+        "spreads of its numbers; those in % are 2.84 points from the paper's on average."
+    )  # (0.267 + 4.5 + 3.767) / 3
+
+
+def test_the_picture_has_our_numbers_over_the_papers(out: Path) -> None:
+    (axes,) = against_the_paper(reports(out)).axes
+    line, dots = axes.lines
+    assert (line.get_xdata() == line.get_ydata()).all()
+    assert sorted(dots.get_xdata()) == [60.0, 61.0, 70.0]
+    assert sorted(dots.get_ydata()) == pytest.approx([181.8 / 3 - 1 / 3, 194.3 / 3, 65.5], abs=0.01)
+    assert axes.get_title(loc="left") == "made"
+
+
+def test_what_is_written(out: Path) -> None:
+    assert [path.name for path in write_overview(out)] == ["overview.md", "overview.png", "overview.html"]
+    page = Page((out / "overview.html").read_text(encoding="utf-8"))
+    links = [link for link in page.resources if not link.startswith("data:")]
+    assert [link.removesuffix("/report.html") for link in links] == [one.folder for one in reports(out)]
+    assert all((out / link).is_file() for link in links)
+    first = (out / "overview.md").read_bytes()
+    write_overview(out)
+    assert (out / "overview.md").read_bytes() == first
+
+
+def test_without_numbers_of_a_paper_there_is_no_picture(tmp_path: Path) -> None:
+    write_report(recipe(numbers={}), results(recipe(numbers={})), tmp_path / "made")
+    assert [path.name for path in write_overview(tmp_path)] == ["overview.md", "overview.html"]
+
+
+def test_what_is_no_report_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no reports"):
+        write_overview(tmp_path)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "results.json").write_text(json.dumps({"study": {}}))
+    with pytest.raises(UserError, match=r"one/results\.json is no study's results \('variant'\)"):
+        write_overview(tmp_path)
