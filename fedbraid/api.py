@@ -174,8 +174,10 @@ def _refuse_twice(requests: Sequence[tuple[str, Request]]) -> None:
     """Refuse methods that are the same with their hyper-parameters, whatever they are called."""
     labels: dict[tuple[str, int, str], str] = {}
     for label, request in requests:
-        values = flat(to_dict(request.config))
-        varied = [(key, values.get(key)) for key in request.config.varied]
+        values = flat(to_dict(request.config)).items()
+        varied = [
+            pair for pair in values if f"{pair[0]}.".startswith(tuple(f"{key}." for key in request.config.varied))
+        ]
         method = str(request.chain), request.config.seed, repr(varied)
         if method in labels:
             other = labels[method]

@@ -71,6 +71,11 @@ class Request:
         if self.given.model is None:
             models.find_network(config.model.name, config.model.options)
 
+    @property
+    def started(self) -> bool:
+        """Whether it was begun before, with settings that were allowed then."""
+        return self.directory is not None and self.directory.started
+
     def check_brought(self) -> None:
         """Whether a run that was begun with objects of Python has them again."""
         if self.directory and self.directory.started:
@@ -137,7 +142,7 @@ def finished(
     anything was trained end all even so, unless `refused` listens.
     """
     if refused is None:
-        refuse_unheard([(request.config, request.chain) for request in requests])
+        refuse_unheard([(request.config, request.chain) for request in requests if not request.started])
         for request in requests:
             if resume:
                 request.check_brought()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedbraid.config import Config, optimizer_of
 from fedbraid.core.chain import Chain, overrides
-from fedbraid.core.strand import DRAWN_ALIKE, Setup
+from fedbraid.core.strand import DRAWN_ALIKE, THREE_CLASSES, Setup
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.memory import free_memory
 from fedbraid.errors import UserError
@@ -42,6 +42,11 @@ def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -
     """What a chain and metrics need of the data, and the rounds of the number of clients."""
     if "labels" in chain.needs and dataset.task != "classification":
         raise UserError(f"{_who(chain, 'labels')} needs class labels, but {dataset.name} is a regression; leave it out")
+    if THREE_CLASSES in chain.needs and dataset.classes < 3:
+        raise UserError(
+            f"{_who(chain, THREE_CLASSES)} distils the classes that are not a sample's own, and of the "
+            f"{dataset.classes} of {dataset.name} no two are left to tell apart; leave it out"
+        )
     for key in ("target", "per_client", "groups") if dataset.task != "classification" else ():
         if getattr(config.evaluate, key):
             raise UserError(f"evaluate.{key} is about accuracy, but {dataset.name} is a regression; leave it out")

@@ -20,6 +20,8 @@ def refuse_unheard(runs: Sequence[tuple[Config, Chain]]) -> None:
     unheard: dict[str, str] = {}
     heard: set[str] = set()
     for config, chain in runs:
+        for complaint in chain.unheard:
+            raise UserError(complaint)
         for table, path, owner in _owners(config, chain):
             for given, others, complaint in conditional(owner, path):
                 if not complaint:

@@ -130,7 +130,7 @@ def test_nova_and_prox_have_one_pull():
     with pytest.raises(UserError, match=r"nova's mu is 0\.2 and prox's 0\.3"):
         methods.parse("nova(mu=0.2)+prox(mu=0.3)")
     with pytest.raises(UserError, match=r"nova's mu=0.2 is for the pull of prox, and there is none; leave it out"):
-        methods.parse("nova(mu=0.2)+disco")
+        fb.run("nova(mu=0.2)+disco", rounds=1)
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])
@@ -190,7 +190,7 @@ def test_a_comparison_gives_them_to_the_methods_that_have_the_strand():
     with pytest.raises(UserError, match="hyper-parameters are set for 'ntd', which none of the methods has"):
         planned("asd+ntd", strands=ntd)
     with pytest.raises(UserError, match=NTD_UNHEARD):
-        planned("asd+ntd(beta=5.0)", "fedntd")
+        fb.compare(["asd+ntd(beta=5.0)", "fedntd"], rounds=1)
     both = [str(request.chain) for _, request in planned("asd+ntd", "fedntd", strands=ntd)]
     assert both == ["asd(not_true=True)", "ntd(beta=5.0)"]
 

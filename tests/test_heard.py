@@ -31,7 +31,8 @@ UNHEARD = [
         "sampling.clients=5 is for sampling.scheme=fixed or",
     ),
     ("fedavg", {"sampling": {"late_from": 3}}, "sampling.late_from=3 is for sampling.late; set that too"),
-    ("fedavg", {"local": {"epochs": 5, "steps": 2}}, "local.epochs=5 is for local.steps=0; set that too, or leave it"),
+    ("nova(mu=0.2)", {}, "nova's mu=0.2 is for the pull of prox, and there is none; leave it out"),
+    ("asd+ntd", {"strands": {"ntd": {"beta": 5.0}}}, "ntd(beta=5.0) has no effect here, where another strand does"),
     ("fedavg", {"local": {"batch": 0, "drop_last": True}}, "local.drop_last=True is for local.batch; set that too"),
     ("fedavg", {"analysis": {"every": 5}}, "analysis.every=5 is for analyses; set that too, or leave it out"),
     ("fedavg", {"optimizer": {"nesterov": True}}, "optimizer.nesterov=True is for optimizer.momentum"),
@@ -73,10 +74,6 @@ def test_of_varied_runs_one_must_hear_a_setting():
     refuse_unheard(asked(("fedavg", constant)))  # as it was recorded
     with pytest.raises(UserError, match=r"schedule.milestones=\(2,\) is for schedule.shape=step"):
         refuse_unheard(asked(("fedavg", constant), ("fedavg", cosine)))
-    works = [{"local": {"epochs": 3, "steps": steps}, "varied": ["local.steps"]} for steps in (0, 2, 4)]
-    refuse_unheard(asked(*(("fedavg", work) for work in works)))
-    with pytest.raises(UserError, match=r"local.epochs=3 is for local.steps=0"):
-        refuse_unheard(asked(*(("fedavg", work) for work in works[1:])))
     looks = [{"analysis": {"every": 5}, "analyses": names, "varied": ["analyses"]} for names in ([], ["drift"])]
     refuse_unheard(asked(*(("fedavg", look) for look in looks)))
     sams = (

@@ -631,3 +631,24 @@ def test_what_cannot_be_read_back_is_told(tmp_path):
     (place / "summary.json").unlink()
     with pytest.raises(fb.UserError, match=r"is not finished: 8 of its 8 rounds are saved; continue it .*--resume"):
         fb.load(place, data=data)
+
+
+@pytest.mark.parametrize(
+    ("method", "now", "settings"),
+    [
+        ("nova", "nova(mu=0.1)", {"mu = 0.0": "mu = 0.1"}),
+        ("asd+ntd", "asd+ntd(beta=2.0)", {}),
+        ("fedavg", "fedavg", {"batch = 32": "batch = 0", "drop_last = false": "drop_last = true"}),
+    ],
+)
+def test_what_was_allowed_when_a_run_was_recorded_is_read_and_gone_on_with(tmp_path, method, now, settings):
+    fb.run(method, rounds=1, out=tmp_path / "run")
+    file = tmp_path / "run" / "config.toml"
+    told = file.read_text().replace(f'method = "{method}"', f'method = "{now}"')
+    for old, new in settings.items():
+        assert old in told
+        told = told.replace(old, new)
+    file.write_text(told)
+    run = fb.load(tmp_path / "run")
+    assert len(run.rounds) == 1
+    assert len(fb.run(config=run.config, out=tmp_path / "run", resume=True).rounds) == 1

@@ -144,3 +144,8 @@ def test_a_diverged_run_is_a_gap(tmp_path):
     (found,) = sweeps(made.records)
     scores = found.lines["fedavg"]
     assert all(map(math.isfinite, scores[0.1])) and math.isnan(scores[1e38][0])
+
+
+def test_whole_tables_may_be_varied():
+    made = fb.compare("fedavg", vary={"optimizer": [{"lr": 0.1}, {"lr": 0.2}]}, **TINY)
+    assert len({run.config.optimizer.options["lr"] for run in made.runs}) == 2

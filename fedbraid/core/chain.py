@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -27,6 +27,8 @@ class Chain:
     """Strands in order. Checked when it is built; prints as it is written."""
 
     strands: tuple[Strand, ...] = ()
+    unheard: tuple[str, ...] = field(default=(), init=False, compare=False, repr=False)
+    """Of hyper-parameters that have no effect in it: new runs refuse them, and recorded ones are read."""
 
     def __post_init__(self) -> None:
         for strand in self.strands:
@@ -36,12 +38,11 @@ class Chain:
         for strand in self.strands:
             _check_form(strand)
         together = [s.among(others(s, self.strands)) for s in self.strands]
-        for strand, left in zip(self.strands, together, strict=True):
-            if left is None and changed(strand):
-                raise UserError(
-                    f"{written(strand)} has no effect here, where another strand does {strand.name}'s work with "
-                    f"hyper-parameters of its own; write {strand.name}, and set those of the other one"
-                )
+        idle = (
+            _replaced(s) if left is None else s.unheard(others(s, self.strands))
+            for s, left in zip(self.strands, together, strict=True)
+        )
+        object.__setattr__(self, "unheard", tuple(filter(None, idle)))
         object.__setattr__(self, "strands", tuple(s for s in together if s is not None))
         seen: dict[str, Strand] = {}
         for strand in self.strands:
@@ -97,6 +98,16 @@ class Chain:
 
     def __str__(self) -> str:
         return "+".join(map(written, self.strands)) or "fedavg"
+
+
+def _replaced(strand: Strand) -> str:
+    """What is wrong with the hyper-parameters of a strand whose work another does, if it has any."""
+    if not changed(strand):
+        return ""
+    return (
+        f"{written(strand)} has no effect here, where another strand does {strand.name}'s work with "
+        f"hyper-parameters of its own; write {strand.name}, and set those of the other one"
+    )
 
 
 def no_strand(odd: Any, parts: Sequence[Any]) -> UserError:

@@ -193,12 +193,14 @@ class Release(NamedTuple):
 
 
 STEP_ALONE = "step alone"
+THREE_CLASSES = "three classes"
 AS_TRAINED = "model as trained"
 DRAWN_ALIKE = "clients drawn alike"
 NEEDS = {
     "labels": "that the task is classification",
     "fixed cohort": "the same number of clients in every round",
     "each model": "the models of single clients, not only their sum",
+    THREE_CLASSES: "three classes or more",
     AS_TRAINED: "that the model which is uploaded is the one that was trained",
     DRAWN_ALIKE: "that every client is drawn with the same chance in every round",
     STEP_ALONE: "that strands after it on the server see its step, and nothing of the replies",
@@ -223,8 +225,6 @@ class Strand:
     """Hyper-parameters that make it FedAvg exactly, if there are any."""
     averages: ClassVar[Literal["sizes", "uniform"]] = "sizes"
     """How its paper averages, where no strand of the chain sets the weights."""
-    needs: ClassVar[frozenset[str]] = frozenset()
-    """What it cannot do without, in the words of NEEDS."""
     every_epoch: ClassVar[bool] = False
     """Whether `begin` is called again at each local epoch."""
     first_in: ClassVar[frozenset[str]] = frozenset()
@@ -240,7 +240,9 @@ class Strand:
             if hook in cls.__dict__ and not callable(cls.__dict__[hook]):
                 raise UserError(f"{cls.__name__} has a field {hook!r}, which is the name of a hook; call it otherwise")
         for declared, known in {"needs": tuple(NEEDS), "first_in": HOOKS, "last_in": HOOKS}.items():
-            _check_words(f"{declared} of {cls.__name__}", getattr(cls, declared), known)
+            words = getattr(cls, declared)
+            if not isinstance(words, property):  # by its hyper-parameters: not known yet
+                _check_words(f"{declared} of {cls.__name__}", words, known)
         _check_words(f"averages of {cls.__name__}", {cls.averages}, AVERAGES)
         for hook in DUE.keys() & cls.__dict__.keys():
             own = cls.__dict__[hook]
@@ -260,6 +262,13 @@ class Strand:
         return frozenset()
 
     @property
+    def needs(self) -> frozenset[str]:
+        """What it cannot do without, in the words of NEEDS; a class attribute where that is so whatever the
+        hyper-parameters.
+        """
+        return frozenset()
+
+    @property
     def claims(self) -> tuple[str, ...]:
         """What only one strand of a chain may do, as words that follow "both"."""
         return ()
@@ -272,6 +281,10 @@ class Strand:
         a UserError where the two make no sense together.
         """
         return self
+
+    def unheard(self, others: tuple[Strand, ...]) -> str:
+        """Why hyper-parameters that it was given have no effect in the company of `others`; "" if they have one."""
+        return ""
 
     def under(self, optimizer: Optimizer) -> None:
         """Raises a UserError where its equations do not hold with such local steps."""

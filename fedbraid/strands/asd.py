@@ -6,10 +6,9 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.options import default
-from fedbraid.core.strand import Client, Setup, Strand, View
-from fedbraid.core.tree import Tree
+from fedbraid.core.strand import THREE_CLASSES, Client, Strand, View
 from fedbraid.models.outputs import Outputs
-from fedbraid.strands.distil import check_not_true, divergence, entropy, without_true_class
+from fedbraid.strands.distil import divergence, entropy, without_true_class
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class Asd(Strand):
 
     title = "ASD (Yashwanth et al., 2024)"
     neutral = {"lam": 0.0}
-    needs = frozenset({"labels"})
 
     lam: float = default(10.0, least=0)
     temperature: float = default(2.0, above=0)
@@ -38,10 +36,9 @@ class Asd(Strand):
     def among(self, others: tuple[Strand, ...]) -> Strand:
         return replace(self, not_true=self.not_true or any(o.name == "ntd" for o in others))
 
-    def init_server(self, setup: Setup) -> Tree:
-        if self.not_true:
-            check_not_true(f"{self.name}(not_true=True), as it is beside ntd,", setup)
-        return {}
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"labels", THREE_CLASSES} if self.not_true else {"labels"})
 
     def views(self, c: Client) -> dict[str, View]:
         return {"received": c.received_model}

@@ -5,9 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from fedbraid.core.strand import Setup
-from fedbraid.errors import UserError
-
 NEVER = -1e30
 """A logit that no class comes back from, yet finite: its probability is 0 and its gradient too."""
 
@@ -32,15 +29,6 @@ def divergence(teacher: Tensor, student: Tensor, kind: str = "kl") -> Tensor:
 def without_true_class(logits: Tensor, y: Tensor) -> Tensor:
     """Logits in which the sample's (main) class has no chance."""
     return torch.where(y == y.amax(-1, keepdim=True), NEVER, logits)
-
-
-def check_not_true(strand: str, setup: Setup) -> None:
-    """Refuse so few classes that without the true one there is nothing to distil, and FedAvg would be left."""
-    if setup.classes < 3:
-        raise UserError(
-            f"{strand} distils the classes that are not a sample's own, and of {setup.classes} no two are left to tell "
-            "apart; leave it out"
-        )
 
 
 def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:

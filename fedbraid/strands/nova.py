@@ -30,14 +30,15 @@ class Nova(Strand):
     def among(self, others: tuple[Strand, ...]) -> Strand:
         refuse(self, others, {"drift": NO_MEAN})
         pulls = [getattr(o, "mu", 0.0) for o in others if o.name == "prox"]
-        if self.mu and not pulls:
-            raise UserError(
-                f"nova's mu={self.mu} is for the pull of prox, and there is none; leave it out, or write "
-                f"nova+prox(mu={self.mu})"
-            )
         if pulls and self.mu not in (0.0, pulls[0]):
             raise UserError(f"nova's mu is {self.mu} and prox's {pulls[0]}; leave nova's out, it takes prox's")
         return replace(self, mu=pulls[0]) if pulls else self
+
+    def unheard(self, others: tuple[Strand, ...]) -> str:
+        if not self.mu or any(o.name == "prox" for o in others):
+            return ""
+        told = f"nova's mu={self.mu} is for the pull of prox, and there is none"
+        return f"{told}; leave it out, or write nova+prox(mu={self.mu})"
 
     def begin(self, w: Tensor, c: Client) -> Tree:
         return {"v": w.new_zeros(()), "a": w.new_zeros(())}

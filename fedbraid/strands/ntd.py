@@ -4,10 +4,9 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.options import default
-from fedbraid.core.strand import Client, Setup, Strand, View
-from fedbraid.core.tree import Tree
+from fedbraid.core.strand import THREE_CLASSES, Client, Strand, View
 from fedbraid.models.outputs import Outputs
-from fedbraid.strands.distil import check_not_true, divergence, without_true_class
+from fedbraid.strands.distil import divergence, without_true_class
 
 
 @dataclass(frozen=True)
@@ -21,17 +20,13 @@ class Ntd(Strand):
 
     title = "FedNTD (Lee et al., 2022)"
     neutral = {"beta": 0.0}
-    needs = frozenset({"labels"})
+    needs = frozenset({"labels", THREE_CLASSES})
 
     beta: float = default(1.0, least=0)
     temperature: float = default(1.0, above=0)
 
     def among(self, others: tuple[Strand, ...]) -> Strand | None:
         return None if any(o.name == "asd" for o in others) else self
-
-    def init_server(self, setup: Setup) -> Tree:
-        check_not_true(self.name, setup)
-        return {}
 
     def views(self, c: Client) -> dict[str, View]:
         return {"received": c.received_model}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TITLE = "Studies, beside their papers"
 COLUMNS = "report", "what it is", "cells run", "within the spreads", "mean difference", "claims"
 NOTES = (
-    "cells run: those with a number, of all that the table has",
+    "cells run: those with a number, of all that there are data for where the report was made",
     "within the spreads: cells whose difference from the paper's is no larger than both standard deviations together "
     "(one that is not known counts as 0), of those that the paper has a number for",
     "mean difference: ours minus the paper's, over these cells",
@@ -41,6 +41,7 @@ READING = (
     "ours is higher."
 )
 NOT_RUN = "not run"
+PICTURE = "overview.png"
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,18 @@ class Reported:
     claims: tuple[Mapping[str, Any], ...]
 
     @property
+    def paper(self) -> str:
+        return PAPERS.get(self.study["paper"], self.study["paper"])
+
+    @property
     def told(self) -> str:
-        paper = PAPERS.get(self.study["paper"], self.study["paper"])
-        return f"{paper}, {self.study['item']}: {self.study['title']}" + (f" ({self.variant})" if self.variant else "")
+        return f"{self.paper}, {self.study['item']}: {self.study['title']}" + (
+            f" ({self.variant})" if self.variant else ""
+        )
 
     @property
     def run(self) -> int:
-        return sum(1 for cell in self.cells if cell["ours"])
+        return sum(1 for cell in self.cells if cell["ours"] and cell["ours"]["mean"] is not None)
 
     @property
     def possible(self) -> int:
@@ -97,8 +103,7 @@ class Reported:
 def _verdict(claim: Mapping[str, Any]) -> str:
     if not claim["pairs"]:
         return NOT_RUN
-    verdict, so_far = claim["verdict"], claim["so_far"]
-    return verdict if verdict == so_far else f"{so_far} so far"
+    return f"{claim['so_far']} so far" if claim["missing"] else str(claim["verdict"])
 
 
 def reports(out: Path) -> list[Reported]:
@@ -109,7 +114,9 @@ def reports(out: Path) -> list[Reported]:
 def _read(file: Path) -> Reported:
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
-        return Reported(file.parent.name, told["study"], told["variant"], tuple(told["cells"]), tuple(told["claims"]))
+        one = Reported(file.parent.name, told["study"], told["variant"], tuple(told["cells"]), tuple(told["claims"]))
+        to_markdown([one])  # all that is said of it: what it lacks is told here, with its file
+        return one
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} is no study's results ({error}); `fedbraid study report` writes it anew") from error
 
@@ -118,7 +125,7 @@ def headline(found: Sequence[Reported]) -> str:
     cells = sum(one.run for one in found)
     exact = _as_recipes_say(found)
     percents = [abs(cell["difference"]) for cell in _in_percent(found)]
-    words = [f"{len(found)} reports with {cells} cells that were run"]
+    words = [f"{len(found)} report{'s' * (len(found) > 1)} with {cells} cells that were run"]
     if exact:
         near = sum(1 for cell in exact if not cell["beyond_spreads"])
         words.append(
@@ -145,10 +152,8 @@ def _in_percent(found: Sequence[Reported]) -> list[Mapping[str, Any]]:
 
 def against_the_paper(found: Sequence[Reported], *, theme: Theme = LIGHT) -> Figure:
     """Our numbers over the paper's, a panel for each paper."""
-    by_paper = {
-        PAPERS.get(paper, paper): _in_percent([one for one in found if one.study["paper"] == paper])
-        for paper in sorted({one.study["paper"] for one in found})
-    }
+    papers = sorted({one.paper for one in found})
+    by_paper = {paper: _in_percent([one for one in found if one.paper == paper]) for paper in papers}
     drawn, panels = panels_of.made([paper for paper, cells in by_paper.items() if cells], 3.2, theme)
     for paper, axes in panels.items():
         cells = by_paper[paper]
@@ -173,8 +178,10 @@ def write_overview(out: Path) -> list[Path]:
     if _in_percent(found):
         draw = partial(against_the_paper, found)
         drawn = picture("overview", "Ours and the papers' numbers", READING, draw)
-        contents["overview.png"] = drawn.light
+        contents[PICTURE] = drawn.light
     contents["overview.html"] = to_html(found, drawn).encode()
+    if drawn is None:
+        (out / PICTURE).unlink(missing_ok=True)  # of what was here before
     for name, content in contents.items():
         write_bytes(out / name, content)
     return [out / name for name in contents]
@@ -182,6 +189,7 @@ def write_overview(out: Path) -> list[Path]:
 
 def to_markdown(found: Sequence[Reported]) -> str:
     lines = [f"# {TITLE}", "", literal(headline(found)), ""]
+    lines += [f"![{READING}]({PICTURE})", ""] if _in_percent(found) else []
     lines += [markdown_row(COLUMNS), markdown_row(["---", "---", *["---:"] * 3, "---"])]
     lines += [
         markdown_row([f"[{literal(one.folder)}]({quote(one.folder)}/table.md)", *map(literal, one.row)])

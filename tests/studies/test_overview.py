@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,28 @@ def test_what_is_no_report_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no reports"):
         write_overview(tmp_path)
     (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "results.json").write_text(json.dumps({"study": {}}))
+    file = tmp_path / "one" / "results.json"
+    file.write_text(json.dumps({"study": {}}))
     with pytest.raises(UserError, match=r"one/results\.json is no study's results \('variant'\)"):
         write_overview(tmp_path)
+    write_report(recipe(), results(), tmp_path / "one")
+    file.write_text(file.read_text(encoding="utf-8").replace('"unit": "points"', '"units": "points"'), encoding="utf-8")
+    with pytest.raises(UserError, match=r"one/results\.json is no study's results \('unit'\)"):
+        write_overview(tmp_path)
+
+
+def test_cells_without_a_number_and_claims_with_missing_pairs_are_told_as_such(tmp_path: Path) -> None:
+    courses = {place: course for place, course in COURSES.items() if place != ("FedAvg+Disco", "β = 0.5")}
+    write_report(recipe(), results(courses=courses), tmp_path / "made")
+    (one,) = reports(tmp_path)
+    assert one.run == 3 and one.verdicts == "holds so far: 1"
+    diverged = one.cells[0] | {"ours": {"mean": None, "std": None}}
+    assert replace(one, cells=(diverged, *one.cells[1:])).run == 2
+
+
+def test_a_paper_of_ones_own_may_be_called_as_one_of_ours(tmp_path: Path) -> None:
+    for paper in ("feddisco", "FedDisco"):
+        made = recipe(paper=paper, base=recipe().base | {"local": {"batch": ord(paper[0])}})
+        write_report(made, results(made), tmp_path / f"{paper}-1")
+    (axes,) = against_the_paper(reports(tmp_path)).axes
+    assert axes.get_title(loc="left") == "FedDisco" and len(axes.lines[1].get_xdata()) == 6

@@ -159,7 +159,7 @@ def _why_nothing(finding: Finding) -> str:
     if finding.none_reached:
         return "nothing to compare: no run reached the target"
     if finding.lost:
-        return "nothing to compare: a run of each pair and seed diverged"
+        return "nothing to compare: in every seed a run of some pair diverged"
     if finding.pairs:
         return "nothing to compare: the pairs that were run have no seed in common"
     return "nothing to compare: the runs have no such value" if finding.no_value else "nothing to compare was run yet"

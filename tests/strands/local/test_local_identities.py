@@ -414,6 +414,8 @@ def test_fedacd_is_refused_where_there_is_one_class():
 
 @pytest.mark.parametrize("method", ["ntd", "asd+ntd", "asd(not_true=true)"])
 def test_two_classes_have_nothing_to_distil_without_the_true_one(method):
-    with pytest.raises(UserError, match=r"distils the classes that are not a sample's own, and of 2 no two are left"):
+    with pytest.raises(
+        UserError, match=r"distils the classes that are not a sample's own, and of the 2 of .* no two are left"
+    ):
         federation(method, data=toy(classes=2))
     federation("asd", data=toy(classes=2))
