@@ -358,7 +358,7 @@ def test_a_claim_whose_runs_all_diverged_was_run() -> None:
     known = results(made)
     lost = {place: replace(cell, values=dict.fromkeys(cell.values, nan)) for place, cell in known.cells.items()}
     (finding,) = account(made, replace(known, cells=lost)).findings
-    assert told_of(finding, 2).startswith("nothing to compare: a run of each pair and seed diverged")
+    assert told_of(finding, 2).startswith("nothing to compare: in every seed a run of some pair diverged")
 
 
 def test_a_claim_of_which_a_part_was_run() -> None:
