@@ -6,8 +6,10 @@ clients' state back) is then shared by them, and the GPU waits less between them
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import repeat
 from time import perf_counter
 from typing import Any
@@ -117,12 +119,24 @@ class Captured:
             grow(self.state, lambda here, old: here.copy_(old), before)
         began = perf_counter()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with uncollected(), torch.cuda.graph(graph, pool=self.pool):
             body(steps)
             self.time.add_(steps)
         if perf_counter() - began > PATIENCE:
             self.costly.add(kind)
         return graph
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without Python's collector of cycles: a graph of an earlier run that it freed would spoil a capture."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _has_room(here: Tensor, new: Tensor, dimensions: int) -> bool:

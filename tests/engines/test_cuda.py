@@ -1,5 +1,7 @@
 """The stack on a GPU, its steps captured in CUDA graphs, against the loop on the CPU."""
 
+import gc
+
 import pytest
 import torch
 from helpers import advanced, apart, federation, held, toy
@@ -152,3 +154,22 @@ def test_images_that_change(method):
 @pytest.mark.parametrize("method", ["scaffold+disco", "rfedavg_plus"])
 def test_clients_that_are_lost_or_late(method):
     assert_same(method, sampling={"clients": 5, "dropout": 0.5, "late": 0.3, "late_by": 3}, rounds=4)
+
+
+def test_graphs_of_earlier_runs_are_not_freed_within_a_capture():
+    """Old graphs in a cycle are garbage that only the collector frees, here as often as it can."""
+    rounds, settings = 2, {"engine": GPU, "rounds": 2}
+    alone = federation("scaffold", **settings)
+    expected = [alone.advance() for _ in range(rounds)], held(alone)
+    before = gc.get_threshold()
+    try:
+        for _ in range(3):
+            again = federation("scaffold", **settings)
+            lines = [again.advance() for _ in range(rounds)]
+            assert apart(held(again), expected[1]) <= ROUNDING
+            assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in expected[0]])
+            again.itself = again  # a cycle
+            del again
+            gc.set_threshold(1)
+    finally:
+        gc.set_threshold(*before)
