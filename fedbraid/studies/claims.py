@@ -8,8 +8,9 @@ and the claim
 - does not hold if the interval lies below, or that of one pair by itself, which is as much wider as there are pairs for
   chance to try (Bonferroni),
 - and is undecided otherwise: also with one seed, which has no interval, or where accuracies differ by the same few test
-  samples on every seed, which says that they are counted and not how far they spread; where a run diverged to no
-  number; and as long as some of its pairs were not run and none refutes it. What the others say stands beside it.
+  samples on every seed, or targets are reached by as many rounds sooner, which says that they are counted and not how
+  far they spread; where a run diverged to no number; and as long as some of its pairs were not run and none refutes it.
+  What the others say stands beside it.
 
 With a margin of 0 that is: above zero, below zero. Accuracies and bytes have no common mean: where the pairs of a claim
 are of several kinds, differences are taken relative to the mean of the other cell.
@@ -51,6 +52,7 @@ class Sample:
     values: Mapping[int, float]  # inf: never got there
     higher: bool = True  # is better
     unit: str = ""  # what differences are counted in
+    counted: bool = False  # in test samples or rounds, so that equal differences are no exact ones
     spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """What the runs cost until their end, and in how many rounds; needed where a value is infinite."""
     no_value: bool = False  # runs are there, but their records lack what is read
@@ -80,7 +82,7 @@ class Pair:
     unreached: int = 0  # runs that never got to the target
     neither: int = 0  # seeds on which both did not
     no_number: int = 0  # seeds left out because a run diverged
-    counted: bool = False  # in test samples, so that equal differences are no exact ones
+    counted: bool = False  # as the samples are
 
     @property
     def interval(self) -> Interval | None:
@@ -165,7 +167,7 @@ def paired(one: Sample, other: Sample, better: Place, than: Place, *, relative: 
         unreached=sum(not isfinite(sample.values[seed]) for seed in numbers for sample in (one, other)),
         neither=sum(not isfinite(one.values[seed]) and not isfinite(other.values[seed]) for seed in numbers),
         no_number=len(both) - len(numbers),
-        counted=one.unit == POINTS,
+        counted=one.counted,
     )
 
 

@@ -25,6 +25,7 @@ from fedbraid.runs import RunDirectory
 from fedbraid.studies import records
 from fedbraid.studies.plan import Planned, missing_data
 from fedbraid.studies.records import Record, record_of
+from fedbraid.studies.sources import source_of
 
 Note = Callable[[str], None]
 Analyze = Callable[[Path, str, Given], Mapping[str, float]]
@@ -107,7 +108,7 @@ def conduct(
     began = monotonic()
     now = state(runs, out, data_dir)
     for run in now.finished:
-        records.read(out, run.digest, run.config.seed)  # a damaged one is told of before anything is trained
+        _check(records.read(out, run.digest, run.config.seed), run, out)  # before anything is trained
         _forget(out, run)  # left by a process that was killed before it came to that
     if now.begun and not resume:
         raise UserError(
@@ -118,6 +119,7 @@ def conduct(
     pending = sorted(now.pending, key=lambda run: data_sets.index(repr(run.config.data)))  # each is loaded once
     given = Given(strands=own, data_dir=data_dir)
     requests = [Request(run.config, given, unfinished(out, run)) for run in pending]
+    sources = [source_of(run.config) for run in pending]  # as they are read now, whatever comes of them meanwhile
     left, impossible, reasons = len(pending), dict[int, str](), dict[str, str]()
 
     def refused(place: int, error: UserError) -> None:
@@ -142,7 +144,7 @@ def conduct(
     ):
         run, left = pending[place], left - 1
         earlier = records.read(out, run.digest, run.config.seed)
-        records.write(out, _record(run, done, earlier, given, analyze))
+        records.write(out, _record(run, done, earlier, given, analyze, sources[place]))
         _forget(out, run)
         others = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
         note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left - len(impossible)} to go")
@@ -150,14 +152,28 @@ def conduct(
     return replace(state(runs, out, data_dir), refused=refusals, reasons=reasons)
 
 
-def _record(run: Planned, done: Run, earlier: Record | None, given: Given, analyze: Analyze) -> Record:
+def _check(record: Record | None, run: Planned, out: Path) -> None:
+    """A run is known by the names of its files: what was made of others under these names is no part of this table."""
+    source = source_of(run.config)
+    if record and record.source and source and record.source != source:
+        raise UserError(
+            f"the files of {run.cells[0]} have changed since it was recorded; choose another --out, "
+            f"or move {records.path_of(out, run.digest, run.config.seed).parent} away to run it again"
+        )
+
+
+def _record(
+    run: Planned, done: Run, earlier: Record | None, given: Given, analyze: Analyze, source: str = ""
+) -> Record:
     """The record of a finished run. Analyses that an earlier record has are kept."""
     analyses = dict(earlier.analyses) if earlier else {}
     for text in run.analyze:
         if text not in analyses and done.directory:
             analyses[text] = {key.partition(".")[2]: n for key, n in analyze(done.directory, text, given).items()}
     engine = to_dict(done.config)["engine"] | {"device": str(device_of(done.config.engine.device))}
-    return record_of(run.digest, to_dict(run.config), done.rounds, done.label_counts, engine, environment(), analyses)
+    return record_of(
+        run.digest, to_dict(run.config), done.rounds, done.label_counts, engine, environment(), analyses, source
+    )
 
 
 def _forget(out: Path, run: Planned) -> None:

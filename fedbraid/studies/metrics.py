@@ -100,6 +100,8 @@ def _check(metric: str, key: str, value: Any) -> None:
         fits = value in ("higher", "lower")
     if key == "share" and fits:
         fits = 0 < value <= 1
+    if key == "number" and fits:
+        fits = value >= 0
     if not fits:
         raise UserError(f"metric {metric!r} takes a {key} such as {EXAMPLES[key]!r}, not {value!r}")
 
@@ -206,6 +208,8 @@ def mean_last(n: int, of: str = ACCURACY, better: str = "") -> Metric:
 
 
 def std_last(n: int, of: str = ACCURACY) -> Metric:
+    if n < 2:
+        raise UserError(f"metric 'std_last' is over 2 rounds or more, not {n}")
     words = f"standard deviation of the {key_words(of)} over the last {n} evaluated rounds"
     return _metric(words, of, "lower", lambda r: _of_some(pstdev, _end(r, of, n)), rounds=n)
 
@@ -248,6 +252,8 @@ def _until(
     if (target is None) == (not row):
         way = f"such as {name}(target=0.55), or the row whose best it is, such as {name}(row='FedAvg')"
         raise UserError(f"metric {name!r} needs a value for target, {way}; not both")
+    if target is not None and is_share(of) and not 0 < target <= 1:
+        raise UserError(f"metric {name!r} waits for a share, such as target=0.55 for 55 %, not {target:g}")
     goal, words = best(of, better), WAITING[name]
 
     def read(r: Record) -> float | None:

@@ -83,6 +83,8 @@ class Planned:
 def table(recipe: Recipe, changes: Changes | None = None, own: tuple[type[Strand], ...] = ()) -> Table:
     """What a recipe asks for, with the changes laid over it. `own` are strands beyond FedBraid's."""
     changes = changes or Changes()
+    if changes.rounds and "rounds" in merged({}, changes.settings):
+        raise UserError("--rounds and --set rounds both say how many rounds there are; give one of them")
     for key in () if recipe.calculation else NOT_SET:
         if key in changes.extra:
             raise UserError(f"--set {key} has no place here: {NOT_SET[key]}")

@@ -14,11 +14,13 @@ from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
+from fedbraid.studies.identity import digest
 from fedbraid.studies.metrics import parse
 from fedbraid.studies.naming import AT, Place, chosen, matching, pairs, places
 from fedbraid.studies.possible import check_possible
 from fedbraid.studies.recipe import Line, Picture, Recipe
 from fedbraid.studies.reporting.courses import AXES
+from fedbraid.studies.reporting.entries import unit_of
 from fedbraid.studies.series import check_key, met, needs
 
 HERE = Path(__file__).parent / "recipes"
@@ -34,6 +36,8 @@ def files(wanted: Sequence[str]) -> list[Path]:
     paths: dict[Path, None] = {}
     for one in wanted or ["*"]:
         if one.endswith(".toml"):
+            if Path(one).stem in names() and Path(one).resolve().parent != HERE.resolve():
+                raise UserError(f"{one} has the name, and would have the report, of a recipe of FedBraid's; rename it")
             again = Path(one).resolve() in (path.resolve() for path in paths)
             paths |= {} if again else {Path(one): None}
             continue
@@ -188,6 +192,11 @@ def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
                     raise UserError(f"{AT.join(one)} is compared with itself")
                 if _direction(made[one]) != _direction(made[other]):
                     raise UserError(f"{AT.join(one)} and {AT.join(other)} are read by metrics of opposite direction")
+                if _same(made[one], made[other]):
+                    raise UserError(f"{AT.join(one)} and {AT.join(other)} are the same run, read alike")
+            units = {_unit(made[place], recipe) for pair in compared for place in pair}
+            if claim.margin and len(units) > 1:
+                raise UserError("a margin is in the table's unit, and these cells have several; make a claim of each")
     if recipe.small:
         with _at("small"):
             _check_cells(recipe, list(cells(recipe, small=True, own=own).values()), small=True)
@@ -200,6 +209,8 @@ def _check_lines(kind: str, lines: Sequence[Line]) -> None:
     for k, line in enumerate(lines):
         if not line.name.strip() or AT.strip() in line.name:
             raise UserError(f"{kind}[{k}].name must say something, without an @, not {line.name!r}")
+        if not line.name.isprintable():
+            raise UserError(f"{kind}[{k}].name must be one line of letters that can be printed, not {line.name!r}")
         if line.name in seen:
             raise UserError(f"{kind}[{k}].name {line.name!r} is there twice")
         seen.add(line.name)
@@ -272,6 +283,17 @@ def _check_strands(recipe: Recipe, some: Mapping[tuple[str, str], Cell]) -> None
 
 def _direction(cell: Cell) -> bool:
     return parse(cell.metric).higher_is_better
+
+
+def _same(one: Cell, other: Cell) -> bool:
+    """Whether two cells have the same number on every seed: a row that forgot its method is FedAvg."""
+    runs = one.config is not None and other.config is not None and digest(one.config) == digest(other.config)
+    return runs and one.metric == other.metric
+
+
+def _unit(cell: Cell, recipe: Recipe) -> str:
+    metric = parse(cell.metric)
+    return unit_of(metric, metric.percent if recipe.unit == "%" else 1.0)
 
 
 def _known(kind: str, name: str, names: Sequence[str]) -> None:

@@ -49,6 +49,7 @@ class Record:
     """What analyses of the finished run found: by analysis as it is written, then by quantity."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""  # a digest of the user's own files that it was made of (`studies.sources`)
 
     @property
     def rounds(self) -> Sequence[int]:
@@ -67,6 +68,7 @@ def record_of(
     engine: Mapping[str, Any],
     environment: Mapping[str, str],
     analyses: Mapping[str, Mapping[str, float | None]] | None = None,
+    source: str = "",
 ) -> Record:
     """A record of the lines that a run logged."""
     lines = [flat(line) for line in rounds]
@@ -85,6 +87,7 @@ def record_of(
         analyses=rounded(dict(analyses or {})),
         engine=engine,
         environment=environment,
+        source=source,
     )
 
 
@@ -128,11 +131,14 @@ def read(out: Path, digest: str, seed: int) -> Record | None:
         return None
     except ValueError as error:
         raise UserError(f"{path} is not a record of a run ({error}); delete it to run it again") from None
-    missing = {f.name for f in fields(Record)} ^ {*values} if isinstance(values, dict) else {"digest"}
+    known = {f.name for f in fields(Record)}
+    missing = known ^ {"source", *values} if isinstance(values, dict) else {"digest"}  # early records have no source
     if missing:
         raise UserError(f"{path} is not a record of a run: see {sorted(missing)[0]!r}; delete it to run it again")
     if wrong := _damage(values):
         raise UserError(f"{path} is damaged: {wrong}; delete it to run it again")
+    if values["digest"] != digest:
+        raise UserError(f"{path} is a record of {values['digest']}, not of {digest}; move it to its own place")
     if values["seed"] != seed:
         raise UserError(f"{path} is a record of seed {values['seed']}, not of seed {seed}; move it to its own place")
     if digest_of(from_dict(values["config"])) != digest:
@@ -158,8 +164,16 @@ def _damage(values: Mapping[str, Any]) -> str:
         cells = _unpacked(column, len(rounds))
         if len(cells) != len(rounds) or not all(cell is None or isinstance(cell, int | float) for cell in cells):
             return f"see {key!r} in 'series'"
+        if key.partition(".")[0].endswith("accuracy") and not all(cell is None or 0 <= cell <= 1 for cell in cells):
+            return f"see {key!r} in 'series', which has shares from 0 to 1"
     if not isinstance(totals, dict) or not all(isinstance(totals.get(key), int | float) for key in TOTALS):
         return "see 'totals'"
+    for part in ("analyses", "engine", "environment"):
+        if not isinstance(values[part], dict):
+            return f"see {part!r}"
+    for part in ("label_counts", "client_accuracy", "per_class"):
+        if not isinstance(values[part], list | None):
+            return f"see {part!r}"
     return ""
 
 

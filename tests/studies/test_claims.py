@@ -95,12 +95,12 @@ def test_one_seed_decides_nothing() -> None:
 
 
 def test_accuracies_that_differ_by_the_same_sample_on_every_seed_have_no_interval() -> None:
-    """One of 359 test samples twice is no proof; one byte twice is."""
-    for unit, expected in (("points", "undecided"), ("bytes", "holds")):
-        found = cells(a=sample(90.28, 80.28, unit=unit), b=sample(90.0, 80.0, unit=unit))
+    """One of 359 test samples twice is no proof, nor is one round; one byte twice is."""
+    for counted, expected in ((True, "undecided"), (False, "holds")):
+        found = cells(a=sample(90.28, 80.28, counted=counted), b=sample(90.0, 80.0, counted=counted))
         finding = judged(A_BEATS_B, found, ROWS, COLUMNS)
         assert (finding.verdict, finding.agreeing) == (expected, 2)
-        assert finding.overall and finding.overall.known == (unit == "bytes")
+        assert finding.overall and finding.overall.known == (not counted)
 
 
 def test_equal_cells_are_undecided() -> None:

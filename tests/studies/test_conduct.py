@@ -22,8 +22,10 @@ from fedbraid.runs import RunDirectory
 from fedbraid.studies import recipes, records
 from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.conduct import conduct, state, unfinished
+from fedbraid.studies.identity import config_of
 from fedbraid.studies.plan import planned, shard, table
 from fedbraid.studies.results import gathered
+from fedbraid.studies.sources import source_of
 
 ROUNDS = 4
 
@@ -341,3 +343,35 @@ def test_cells_that_are_calculated(tmp_path, monkeypatch):
     cells = gathered(made, tmp_path).cells
     assert cells["a", "1"].values == {0: 7, 1: 8} and cells["a", "2"].values == {0: 8, 1: 9}
     assert cells["a", "1"].settings is None and not cells["a", "1"].records
+
+
+def test_files_that_changed_are_no_longer_what_was_recorded(tmp_path):
+    """A run is known by its files' names: without a word, a table would keep the numbers of what was in them before."""
+    table_of = [f"{k},{k % 7},{'ab'[k % 2]}" for k in range(60)]
+    file = tmp_path / "own.csv"
+    file.write_text("\n".join(["x,z,label", *table_of]) + "\n")
+    text = RECIPE.replace('"digits", samples = 120, test_samples = 60', f'"csv", path = "{file}", label = "label"')
+    recipe = written(tmp_path, text.replace("min_size = 3", "min_size = 1"))
+    first = conducted(recipe, tmp_path / "out")
+    assert len(first.finished) == RUNS and all(one["source"] for one in timeless(tmp_path / "out").values())
+    with built() as builds:
+        os.utime(file)  # as a copy would
+        conducted(recipe, tmp_path / "out")
+        file.write_text("\n".join(["x,z,label", *table_of[1:], table_of[0]]) + "\n")
+        with pytest.raises(UserError, match=r"the files of tiny: FedAvg @ skewed have changed since it was recorded"):
+            conducted(recipe, tmp_path / "out")
+        file.unlink()
+        conducted(recipe, tmp_path / "out")  # where the files are not, nothing is known of them
+    assert not builds.called
+
+
+def test_folders_are_known_by_what_is_in_them(tmp_path):
+    def source():
+        return source_of(config_of({"data": {"name": "folder", "path": str(tmp_path / "images")}}))
+
+    assert source() == ""
+    (tmp_path / "images" / "cats").mkdir(parents=True)
+    empty = source()
+    (tmp_path / "images" / "cats" / "1.png").write_bytes(b"12")
+    assert len({"", empty, source()}) == 3
+    assert source_of(config_of({})) == "", "no files of one's own"

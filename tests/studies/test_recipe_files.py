@@ -133,6 +133,21 @@ MISTAKES = {
         [('than = ["FedAvg"]', 'than = ["FedAvg again @ alike"]')],
         "are read by metrics of opposite direction",
     ),
+    "claim of a row that forgot its method": (
+        [
+            ('metric = "rounds_to(target=0.5)"\nset = { method = "fedavg" }', ""),
+            ('better = ["FedAvg+Disco"]', 'better = ["FedAvg again @ alike"]'),
+        ],
+        "claims[0]: FedAvg again @ alike and FedAvg @ alike are the same run, read alike",
+    ),
+    "margin of several units": (
+        [
+            ('metric = "rounds_to(target=0.5)"', "metric = \"at(round=2, of='loss', better='higher')\""),
+            ('than = ["FedAvg"]', 'than = ["FedAvg again @ alike"]\nmargin = 1.0'),
+        ],
+        "claims[0]: a margin is in the table's unit, and these cells have several",
+    ),
+    "a name of two lines": ([('name = "FedAvg again"', 'name = "FedAvg\\nagain"')], "rows[2].name must be one line"),
     "picture of no row": ([('rows = ["FedAvg", "*+Disco"]', 'rows = ["x"]')], "pictures[0]: no row is called 'x'"),
     "line without x": ([('kind = "curves"', 'kind = "line"'), ("x = 0.3\n", "")], "pictures[0]: a line goes over"),
     "unknown metric": (

@@ -78,6 +78,24 @@ def test_a_record_in_another_runs_place_is_refused(tmp_path):
         records.read(tmp_path, other, 4)
 
 
+def test_a_record_that_calls_itself_otherwise_is_refused(tmp_path):
+    record = real()
+    path = records.write(tmp_path, record)
+    path.write_text(path.read_text().replace(f'"digest": "{record.digest}"', f'"digest": "{"0" * 16}"'))
+    with pytest.raises(UserError, match=f"is a record of {'0' * 16}, not of {record.digest}"):
+        records.read(tmp_path, record.digest, 4)
+
+
+def test_early_records_know_nothing_of_their_files(tmp_path):
+    record = replace(real(), source="1" * 16)
+    path = records.write(tmp_path, record)
+    assert records.read(tmp_path, record.digest, 4) == record
+    values = json.loads(path.read_text())
+    del values["source"]
+    path.write_text(json.dumps(values))
+    assert records.read(tmp_path, record.digest, 4) == replace(record, source="")
+
+
 def test_a_copy_for_another_seed_is_refused(tmp_path):
     """Two runs that are one would agree better than any two do."""
     record = real()
@@ -96,6 +114,10 @@ DAMAGE = {
     "totals of text": ({"totals.seconds": "long"}, "see 'totals'"),
     "no config": ({"config": None}, "see 'config'"),
     "a setting that there is not": ({"config.zzz": 1}, "see 'config' .*zzz"),
+    "more than all right": ({"series.accuracy": [0.5, 0.5, 5.0]}, "see 'accuracy' in 'series', which has shares"),
+    "no environment": ({"environment": None}, "see 'environment'"),
+    "analyses of something else": ({"analyses": []}, "see 'analyses'"),
+    "label counts of text": ({"label_counts": "many"}, "see 'label_counts'"),
 }
 
 

@@ -278,7 +278,7 @@ def test_two_recipes_that_would_be_reported_in_one_folder_are_refused(fedbraid, 
         said = "a/mine.toml and b/mine.toml would both be reported in results/mine; give one file another name"
         assert (code, out, err) == (2, "", f"error: {said}\n")
     written(Path("a"), RECIPE, "example")
-    assert "example and a/example.toml would both be" in fedbraid("run", "example", "a/example.toml")[2]
+    assert "has the name, and would have the report, of a recipe of FedBraid's" in fedbraid("run", "a/example.toml")[2]
     assert "would be reported in results/runs" in fedbraid("run", written(tmp_path, RECIPE, "runs"))[2]
     assert not Path("results").exists()
     assert fedbraid("check", "a/mine.toml", "b/mine.toml")[0] == 0
@@ -447,3 +447,27 @@ def test_overview_of_a_folder(fedbraid, reports, tmp_path):
     code, out, _ = fedbraid("overview")
     assert code == 0 and "| 16 of 16 | 16 of 16 | 0.00 |" in out and "overview: results/overview.html" in out
     assert (tmp_path / "results" / "overview.md").read_text() in out
+
+
+def test_rounds_are_said_once(fedbraid, tmp_path):
+    code, _, err = fedbraid("run", written(tmp_path, RECIPE), "--rounds", 3, "--set", "rounds=2")
+    assert code == 2 and "--rounds and --set rounds both say how many rounds there are" in err
+
+
+def test_a_round_that_was_not_evaluated_has_the_score_before_it(fedbraid, tmp_path):
+    text = RECIPE.replace('metric = "last"', 'metric = "at(round=3)"').replace(
+        "[base]", "[base]\nevaluate = { every = 2 }"
+    )
+    assert fedbraid("run", written(tmp_path, text), "--seeds", 1, "--only", "FedAvg")[0] == 0
+    told = Path("results/tiny/table.md").read_text()
+    assert "accuracy after round 2 (the last evaluated by round 3)" in told
+
+
+def test_targets_that_are_reached_as_much_sooner_on_every_seed_decide_nothing(fedbraid, tmp_path):
+    """Everybody reaches 0.1 % in the first round, nobody 100 %: what was not reached counts as a round more."""
+    text = RECIPE.replace('metric = "last"', 'metric = "rounds_to(target=0.001)"')
+    text = text.replace('name = "FedAvg"\nset', 'name = "FedAvg"\nmetric = "rounds_to(target=1.0)"\nset')
+    assert fedbraid("run", written(tmp_path, text))[0] == 0
+    (claim,) = json.loads(Path("results/tiny/results.json").read_text())["claims"]
+    assert [{*pair["differences"].values()} for pair in claim["pairs"]] == [{4.0}, {4.0}]
+    assert claim["verdict"] == "undecided"

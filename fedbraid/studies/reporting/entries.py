@@ -153,7 +153,7 @@ def commands(recipe: Recipe, results: Results, call: str = "") -> list[str]:
 
 def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
     metric = parse(cell.metric)
-    metric = replace(metric, label=cell.label or _last_words(metric, cell))
+    metric = replace(metric, label=cell.label or _words(metric, cell))
     scale = metric.percent if recipe.unit == "%" else 1.0
     given = recipe.numbers.get(cell.row, {}).get(cell.column)
     return Entry(
@@ -172,8 +172,17 @@ def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
     )
 
 
-def _last_words(metric: Metric, cell: CellResult) -> str:
-    """A mean over more rounds than were evaluated is one of all of them."""
+def _words(metric: Metric, cell: CellResult) -> str:
+    """A mean over more rounds than were evaluated is one of all of them; one that was not has the score before it."""
+    logged = [
+        number
+        for record in cell.records.values()
+        for number, value in zip(record.rounds, record.series.get(metric.of, ()), strict=False)
+        if value is not None and number <= metric.until
+    ]
+    if logged and (found := max(logged)) < metric.until:
+        asked = f"after round {metric.until}"
+        return metric.label.replace(asked, f"after round {found} (the last evaluated by round {metric.until})")
     evaluated = max((len(course(record, metric.of)) for record in cell.records.values()), default=0)
     if not 0 < evaluated < metric.rounds:
         return metric.label
@@ -182,13 +191,15 @@ def _last_words(metric: Metric, cell: CellResult) -> str:
 
 def _sample(entry: Entry, cell: CellResult) -> Sample:
     """For the claims. Only of a run that waits for a target is known what infinity stands for."""
-    spent = UNTIL.get(terms(entry.metric.text, "a metric")[0][0])
+    name, unit = terms(entry.metric.text, "a metric")[0][0], unit_of(entry.metric, entry.scale)
+    spent = UNTIL.get(name)
     never = {seed: cell.records[seed] for seed, value in entry.values.items() if value == inf and spent}
     return Sample(
         {seed: nan if value == inf and seed not in never else value for seed, value in entry.values.items()},
         entry.metric.higher_is_better,
-        unit_of(entry.metric, entry.scale),
-        {seed: (spent(record), len(record.rounds)) for seed, record in never.items() if spent},
+        unit,
+        counted=unit == POINTS or name in {*UNTIL, "speedup"},
+        spent={seed: (spent(record), len(record.rounds)) for seed, record in never.items() if spent},
         no_value=bool(entry.without),
     )
 
