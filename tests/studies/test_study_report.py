@@ -23,6 +23,7 @@ from fedbraid.studies import records
 from fedbraid.studies.metrics import parse
 from fedbraid.studies.plan import Changes, table
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
+from fedbraid.studies.records import Record
 from fedbraid.studies.report import write_report
 from fedbraid.studies.reporting.account import account
 from fedbraid.studies.reporting.asked import asked, in_order
@@ -567,6 +568,39 @@ def test_a_diverged_run_is_not_hidden_in_a_mean() -> None:
     assert told.findings[0].verdict == "undecided"
     assert cells_of(to_json(told))[AVG_1]["diverged"] == [1]
     json.dumps(to_json(told), allow_nan=False)
+
+
+def diverging(record: Record, since: int) -> Record:
+    finite = [number < since for number in record.rounds]
+    return replace(record, series={**record.series, "finite": finite})
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("best", "the best is of the rounds before"),
+        ("rounds_to(target=0.5)", "scores from there on do not count"),
+    ],
+)
+def test_a_run_that_diverged_after_its_number_is_told(metric: str, words: str) -> None:
+    made = recipe(metric=metric)
+    found = results(made)
+    cell = found.cells[AVG_1]
+    lost = replace(cell, records={**cell.records, 1: diverging(cell.records[1], 3)})
+    told = account(made, replace(found, cells={**found.cells, AVG_1: lost}))
+    note = f"FedAvg @ β = 0.1: 1 of 3 runs diverged, not finite from round 3 on; {words}"
+    assert note in told.notes and note in to_markdown(told)
+    assert sum("diverged" in one for one in told.notes) == 1
+    one = cells_of(to_json(told))[AVG_1]
+    assert one["diverged"] == [1] and one["not_finite_from"] == {"1": 3} and one["values"]["1"] is not None
+
+
+def test_a_run_that_was_finite_again_did_not_diverge() -> None:
+    found = results()
+    cell = found.cells[AVG_1]
+    once = replace(cell.records[1], series={**cell.records[1].series, "finite": [True, False, True]})
+    told = account(recipe(), replace(found, cells={**found.cells, AVG_1: replace(cell, records={1: once})}))
+    assert not any("diverged" in note for note in told.notes)
 
 
 def test_infinity_without_a_target_leaves_the_claim_open() -> None:
