@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -76,6 +78,14 @@ def stroke(index: int, points: int, theme: Theme) -> dict[str, Any]:
         # Staggered, so that the markers of two close lines do not hide each other.
         "markevery": ((index * step) // 5 % step, step),
     }
+
+
+@contextmanager
+def in_any_script() -> Iterator[None]:
+    """A label may use a script that the font lacks; an empty box in the picture is no reason for alarm."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield
 
 
 def blank(height: float, theme: Theme) -> Figure:

@@ -822,6 +822,27 @@ def test_bars_are_as_long_as_the_numbers() -> None:
     assert first.get_xlim()[0] == 0.0
 
 
+@pytest.mark.parametrize("kind", [2, 3], ids=["line", "bars"])
+def test_one_seed_has_no_whisker(kind: int) -> None:
+    made = recipe()
+    courses = {AVG_1: COURSES[AVG_1], DISCO_1: {0: COURSES[DISCO_1][0]}}
+    for seeds, told in ((courses, [True, False]), ({DISCO_1: courses[DISCO_1]}, [False])):
+        found = results(made, seeds)
+        wanted = asked(PICTURES[kind], made, found, entries(made, found))
+        axes = {2: line, 3: bars}[kind](wanted).axes[0]
+        reaches = [path for whiskers in axes.collections for path in whiskers.get_paths()]
+        assert [bool(np.isfinite(path.vertices).all()) for path in reaches] == told
+        assert ("whiskers are" in reading(wanted)) == any(told)
+
+
+def test_names_in_a_script_that_the_font_lacks_give_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    made = recipe(rows=(replace(recipe().rows[0], name="方法"),), overrides=(), numbers={}, claims=())
+    found = results(made, {("方法", "β = 0.1"): COURSES[AVG_1]})
+    for kind in ("bars", "curves"):
+        pictures(replace(made, pictures=(Picture(kind),)), found, entries(made, found))
+    assert not recwarn.list
+
+
 def test_columns_of_several_metrics_are_named_each_by_its_own() -> None:
     columns = (replace(recipe().columns[0], metric="at(round=1)"), replace(recipe().columns[1], metric="at(round=2)"))
     wanted, draw = drawn(3, columns=columns)

@@ -86,7 +86,7 @@ def line(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
     for row in asked.rows:
         drawn = stroke(asked.order[row], 1, theme)
         ours, paper = ([of((row, column)) for column in columns] for of in (asked.ours, asked.paper))
-        means, spreads = np.array([one.mean for one in ours]), np.array([one.std or 0.0 for one in ours])
+        means, spreads = np.array([one.mean for one in ours]), np.array([one.whisker for one in ours])
         handles += axes.plot(x, means, **drawn, zorder=3)
         axes.errorbar(x, means, spreads, fmt="none", ecolor=drawn["color"], elinewidth=1.0, capsize=2.5, zorder=2)
         axes.plot(x, [one.mean for one in paper], **drawn | HOLLOW | {"markeredgecolor": drawn["color"]}, zorder=2)

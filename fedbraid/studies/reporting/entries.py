@@ -33,6 +33,11 @@ class Number:
     mean: float  # inf: never reached, nan: diverged
     std: float | None = None
 
+    @property
+    def whisker(self) -> float:
+        """How far it is drawn to spread. One seed has no spread, which is not one of 0: NaN is not drawn."""
+        return nan if self.std is None else self.std
+
 
 @dataclass(frozen=True)
 class Entry:

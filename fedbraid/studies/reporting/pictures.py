@@ -30,7 +30,7 @@ SPLIT = (
     "A row is a client, and a bubble's area its samples of a class: the emptier and the more unequal the rows, the "
     "less alike the clients' data are."
 )
-WHISKERS = "whiskers are the standard deviation over seeds."
+WHISKERS = "whiskers are the standard deviation over seeds"
 
 
 def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -> list[report.Picture]:
@@ -82,14 +82,20 @@ def reading(wanted: Asked) -> str:
         cut = any(heights(wanted.panel(column)) for column in wanted.columns)
         return _about_curves(picture) + band + (" Lower values of the first rounds are cut off." if cut else "")
     theirs = any(isfinite(wanted.paper(entry.place).mean) for entry in wanted.shown)
+    spread = WHISKERS if any(isfinite(wanted.ours(entry.place).whisker) for entry in wanted.shown) else ""
     if picture.kind == "line":
-        paper = " Hollow marks are the paper's." if theirs else ""
-        better = _better(wanted, "higher", "lower")
-        return f"{better} line is better, and a flat one does not mind the axis; {WHISKERS}{paper}"
-    paper = " The upright mark is the paper's." if theirs else ""
-    if all(entry.metric.describes for entry in wanted.shown):
-        return f"{_capital(WHISKERS)}{paper}"
-    return f"{_better(wanted, 'longer', 'shorter')} bar is better; {WHISKERS}{paper}"
+        paper = "hollow marks are the paper's" if theirs else ""
+        better = f"{_better(wanted, 'higher', 'lower')} line is better, and a flat one does not mind the axis"
+        return _sentences(better, spread, paper)
+    paper = "the upright mark is the paper's" if theirs else ""
+    described = all(entry.metric.describes for entry in wanted.shown)
+    return _sentences("" if described else f"{_better(wanted, 'longer', 'shorter')} bar is better", spread, paper)
+
+
+def _sentences(better: str, spread: str, paper: str) -> str:
+    """What is better and what whiskers are as one, and whose the marks are."""
+    parts = "; ".join(filter(None, [better, spread])), paper
+    return " ".join(f"{_capital(part)}." for part in parts if part)
 
 
 def _about_bands(wanted: Asked) -> str:
