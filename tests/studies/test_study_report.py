@@ -31,6 +31,7 @@ from fedbraid.studies.reporting.bars import bars
 from fedbraid.studies.reporting.drawing import curves, line, split
 from fedbraid.studies.reporting.entries import Entry, Number, commands, entries, unit_of
 from fedbraid.studies.reporting.latex import escaped, to_latex
+from fedbraid.studies.reporting.looks import looks
 from fedbraid.studies.reporting.machines import duration, origins
 from fedbraid.studies.reporting.markdown import to_markdown
 from fedbraid.studies.reporting.notes import told_of
@@ -883,6 +884,37 @@ def test_many_lines_have_no_bands() -> None:
     assert (len(curves(few).axes[0].collections), len(curves(more).axes[0].collections)) == (8, 0)
     assert "The band reaches from the lowest to the highest seed." in reading(few)
     assert "more than 8 lines have no bands" in reading(more)
+
+
+def test_where_no_bands_are_drawn_panels_are_as_high_as_the_means() -> None:
+    found = many(9)
+    courses = {place: replace(course, low=course.low - 9.0) for place, course in found.courses.items()}
+    low, _ = curves(replace(found, courses=courses)).axes[0].get_ylim()
+    assert low > 0.0
+
+
+def test_a_row_on_top_of_another_has_its_colour_and_other_dashes() -> None:
+    wanted, draw = drawn(0)
+    for axes in draw(wanted).axes:
+        plain, on_top = axes.get_lines()
+        assert plain.get_color() == on_top.get_color() and plain.get_marker() == on_top.get_marker()
+        assert (plain.get_linestyle(), on_top.get_linestyle()) == ("--", "-")
+    assert [handle.get_linestyle() for handle in draw(wanted).legends[0].get_lines()] == ["--", "-"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (["A", "B"], [(0, None), (1, None)]),
+        (["A", "A+X", "B", "B+X"], [(0, 1), (0, 0), (1, 1), (1, 0)]),
+        (["A+X", "A", "A+Y", "A+X+Y", "C"], [(0, 0), (0, 1), (0, 2), (0, 3), (1, 1)]),
+        (["A", "A+", "AB+X"], [(0, None), (1, None), (2, None)]),
+    ],
+    ids=["no pairs", "pairs", "several on top", "names that only look like it"],
+)
+def test_looks_of_rows(rows: list[str], expected: list[tuple[int, int | None]]) -> None:
+    found = looks(rows)
+    assert [(found[row].colour, found[row].dashes) for row in rows] == expected
 
 
 def overlapping(texts: list[Any], figure: Any) -> bool:

@@ -71,7 +71,7 @@ def _drawn(axes: Axes, asked: Asked, column: str, theme: Theme) -> Any:
 
 
 def _colour(asked: Asked, row: str, theme: Theme) -> str:
-    return theme.palette[asked.order[row] % len(theme.palette)]
+    return theme.palette[asked.looks[row].colour % len(theme.palette)]
 
 
 def _few_ticks(axes: Axes) -> None:

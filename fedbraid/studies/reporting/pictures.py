@@ -15,8 +15,7 @@ from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.reporting.asked import Asked, asked, in_order
 from fedbraid.studies.reporting.bars import bars
-from fedbraid.studies.reporting.courses import heights
-from fedbraid.studies.reporting.drawing import MOST_BANDS, course_words, curves, has_bands, line, split
+from fedbraid.studies.reporting.drawing import MOST_BANDS, course_words, curves, has_bands, line, shown_heights, split
 from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.results import Results
 from fedbraid.studies.wording import key_words
@@ -79,7 +78,7 @@ def reading(wanted: Asked) -> str:
     picture = wanted.picture
     if picture.kind == "curves":
         band = _about_bands(wanted)
-        cut = any(heights(wanted.panel(column)) for column in wanted.columns)
+        cut = any(shown_heights(wanted.panel(column)) for column in wanted.columns)
         return _about_curves(picture) + band + (" Lower values of the first rounds are cut off." if cut else "")
     theirs = any(isfinite(wanted.paper(entry.place).mean) for entry in wanted.shown)
     spread = WHISKERS if any(isfinite(wanted.ours(entry.place).whisker) for entry in wanted.shown) else ""
