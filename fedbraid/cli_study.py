@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedbraid.core.strand import Strand
     from fedbraid.studies.conduct import State
     from fedbraid.studies.plan import Changes, Table
+    from fedbraid.studies.results import Results
 
 study_app = typer.Typer(
     help="Tables and figures of papers: run here, and told beside the paper's.", no_args_is_help=True
@@ -193,6 +194,7 @@ def study_report(
     from fedbraid.cli_input import load_strands
     from fedbraid.studies.folders import check_folders, report_folders
     from fedbraid.studies.plan import as_recorded
+    from fedbraid.studies.results import gathered, why_empty
 
     changes, own = _changes(scale, seeds, rounds, settings, None), load_strands(strand)
     if not name and not (place.is_dir() and any(place.iterdir())):
@@ -203,17 +205,24 @@ def study_report(
         tables = _tables(name, changes, own) if name else _possible(changes, own)
         folders = report_folders(tables, place)
         begun = {asked: made for asked, made in tables.items() if _begun(made, folders[asked], place, name)}
+    reported, empty = set[str](), dict[str, str]()
     for asked, made in begun.items():
         told = made if seeds else as_recorded(made, place)
-        _report(told, folders[asked], place, data_dir, _call(asked, place, strand))
-    for asked in tables if name else ():
-        if asked not in begun:
+        found = gathered(told, place, data_dir)
+        if any(cell.values for cell in found.cells.values()):
+            _write(told, found, folders[asked], _call(asked, place, strand))
+            reported.add(asked)
+        else:
+            empty[asked] = why_empty(told, found)
+    for asked in tables if name else () if reported else empty:
+        if asked not in reported:
             run = " ".join(filter(None, [_call(asked, place, strand), str(changes)]))
-            _say(err, f"nothing of {asked} is finished in {place}; `fedbraid study run {run}` runs it")
-    if not begun:
+            _say(err, _why_no_report(asked, place, run, empty.get(asked, "")))
+    if not reported:
         if name:
             raise typer.Exit(1)
-        _say(err, _why_nothing(place))
+        if not empty:
+            _say(err, _why_nothing(place))
 
 
 @study_app.command("overview")
@@ -227,6 +236,13 @@ def study_overview(place: Place = RESULTS) -> None:
     table = written[".md"].read_text(encoding="utf-8")
     out.print(Markdown(table) if out.is_terminal else table, highlight=False, soft_wrap=True, markup=False)
     _say(out, f"overview: {written['.html']}")
+
+
+def _why_no_report(asked: str, place: Path, run: str, lacking: str) -> str:
+    """Why there is none of what is asked for, and the command that makes what is missing."""
+    if not lacking:
+        return f"nothing of {asked} is finished in {place}; `fedbraid study run {run}` runs it"
+    return f"nothing of {asked} has a number in {place}: {lacking}; `fedbraid study run {run}` makes what is missing"
 
 
 def _why_nothing(place: Path) -> str:
@@ -298,11 +314,16 @@ def _report(
     show: bool = True,
     refused: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the report of a table, and show the table."""
-    from fedbraid.studies.report import write_report
+    """Write the report of what is finished of a table, and show the table."""
     from fedbraid.studies.results import gathered
 
-    write_report(made.recipe, gathered(made, place, data_dir, refused), folder, call)
+    _write(made, gathered(made, place, data_dir, refused), folder, call, show=show)
+
+
+def _write(made: Table, found: Results, folder: Path, call: str, *, show: bool = True) -> None:
+    from fedbraid.studies.report import write_report
+
+    write_report(made.recipe, found, folder, call)
     if show:
         table = (folder / "table.md").read_text(encoding="utf-8")
         out.print(Markdown(table) if out.is_terminal else table, highlight=False, soft_wrap=True, markup=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from fedbraid.files import write_bytes
 from fedbraid.report.grids import per_class
 from fedbraid.report.lines import METRICS, cost, curves
 from fedbraid.report.splits import clients, counts, label_spread, shares
+from fedbraid.report.style import in_any_script
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,9 +21,7 @@ __all__ = ["METRICS", "clients", "cost", "counts", "curves", "label_spread", "pe
 def png(figure: Figure) -> bytes:
     """The figure as PNG; nothing in it tells time, machine or version, so that same data give same bytes."""
     buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        # A label may use a script that the font lacks; an empty box in the legend is no reason for alarm.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+    with in_any_script():
         figure.savefig(buffer, format="png", metadata={"Software": "FedBraid"})
     return buffer.getvalue()
 

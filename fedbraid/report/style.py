@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -62,20 +64,31 @@ _STROKES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.6, 1
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
 
-def stroke(index: int, points: int, theme: Theme) -> dict[str, Any]:
-    """Line2D properties of the `index`-th method: colour, dashes and a marker now and then."""
+def stroke(index: int, points: int, theme: Theme, dashes: int | None = None) -> dict[str, Any]:
+    """Line2D properties of the `index`-th method: colour, dashes and a marker now and then.
+
+    `dashes` are others than its own, for a method that shares the colour and the marker of that one.
+    """
     step = max(1, points // 8)
     return {
         "color": theme.palette[index % len(theme.palette)],
-        "linestyle": _STROKES[index % len(_STROKES)],
+        "linestyle": _STROKES[(index if dashes is None else dashes) % len(_STROKES)],
         "linewidth": 1.6,
         "marker": _MARKERS[index % len(_MARKERS)],
         "markersize": 4.5,
         "markeredgecolor": theme.paper,
         "markeredgewidth": 0.6,
         # Staggered, so that the markers of two close lines do not hide each other.
-        "markevery": ((index * step) // 5 % step, step),
+        "markevery": (((index * step) // 5 + ((dashes or 0) * step) // 2) % step, step),
     }
+
+
+@contextmanager
+def in_any_script() -> Iterator[None]:
+    """A label may use a script that the font lacks; an empty box in the picture is no reason for alarm."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield
 
 
 def blank(height: float, theme: Theme) -> Figure:

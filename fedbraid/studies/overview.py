@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,14 @@ from urllib.parse import quote
 
 from fedbraid.errors import UserError
 from fedbraid.files import write_bytes
+from fedbraid.metrics import METRICS as FURTHER
 from fedbraid.report.document import document, figure, text
 from fedbraid.report.pictures import Picture, picture
 from fedbraid.report.style import LIGHT, Theme, stroke
 from fedbraid.report.table import literal, markdown_row
 from fedbraid.report.words import NOTHING
 from fedbraid.studies.claims import POINTS
+from fedbraid.studies.metrics import parse
 from fedbraid.studies.reporting import panels as panels_of
 from fedbraid.studies.reporting.account import PAPERS
 from fedbraid.studies.reporting.words import signed
@@ -33,12 +35,14 @@ NOTES = (
     "cells run: those with a number, of all that there are data for where the report was made",
     "within the spreads: cells whose difference from the paper's is no larger than both standard deviations together "
     "(one that is not known counts as 0), of those that the paper has a number for",
-    "mean difference: ours minus the paper's, over these cells",
+    "mean difference: ours minus the paper's, over these cells; points are those of accuracies alone, and everything "
+    "else, such as an accuracy's spread, has a mean of its own",
     "claims: a verdict, with 'so far' where some of the claim's cells were not run",
+    "the sentence above all: cells of several tables with the same runs, metric and number of the paper's count once",
 )
 READING = (
-    "A dot is a cell in % of a study that was run as its recipe says: on the line it is the paper's number, above it "
-    "ours is higher."
+    "A dot is an accuracy of a study that was run as its recipe says, once however many tables have it: on the line it "
+    "is the paper's number, above it ours is higher."
 )
 NOT_RUN = "not run"
 PICTURE = "overview.png"
@@ -65,8 +69,8 @@ class Reported:
         )
 
     @property
-    def run(self) -> int:
-        return sum(1 for cell in self.cells if cell["ours"] and cell["ours"]["mean"] is not None)
+    def run(self) -> list[Mapping[str, Any]]:
+        return [cell for cell in self.cells if cell["ours"] and cell["ours"]["mean"] is not None]
 
     @property
     def possible(self) -> int:
@@ -83,11 +87,11 @@ class Reported:
 
     @property
     def difference(self) -> str:
-        """In each unit, as a mean of percents and rounds says nothing."""
-        by_unit: dict[str, list[float]] = {}
+        """Of each kind, as a mean of percents and rounds says nothing."""
+        by_kind: dict[str, list[float]] = {}
         for cell in self.compared:
-            by_unit.setdefault(cell["unit"], []).append(cell["difference"])
-        told = (f"{signed(fmean(some), ',.2f')} {unit}".strip() for unit, some in by_unit.items())
+            by_kind.setdefault(_kind(cell), []).append(cell["difference"])
+        told = (f"{signed(fmean(some), ',.2f')} {kind}".strip() for kind, some in by_kind.items())
         return ", ".join(told) or NOTHING
 
     @property
@@ -97,7 +101,18 @@ class Reported:
 
     @property
     def row(self) -> tuple[str, ...]:
-        return self.told, f"{self.run} of {self.possible}", self.within, self.difference, self.verdicts
+        return self.told, f"{len(self.run)} of {self.possible}", self.within, self.difference, self.verdicts
+
+
+def _kind(cell: Mapping[str, Any]) -> str:
+    """What its difference is counted in; what is in % and no level of accuracy is told by its own name."""
+    is_other = cell["unit"] == POINTS and not _is_accuracy(cell)
+    return f"in {cell['reads']}" if is_other else str(cell["unit"])
+
+
+def _is_accuracy(cell: Mapping[str, Any]) -> bool:
+    """Whether it is a level of accuracy in %: less is better of spreads, which are near 0 whatever the level."""
+    return cell["unit"] == POINTS and cell["higher_is_better"] and parse(cell["metric"]).of not in FURTHER
 
 
 def _verdict(claim: Mapping[str, Any]) -> str:
@@ -122,38 +137,45 @@ def _read(file: Path) -> Reported:
 
 
 def headline(found: Sequence[Reported]) -> str:
-    cells = sum(one.run for one in found)
+    cells = _different((one.folder, cell) for one in found for cell in one.run)
     exact = _as_recipes_say(found)
-    percents = [abs(cell["difference"]) for cell in _in_percent(found)]
-    words = [f"{len(found)} report{'s' * (len(found) > 1)} with {cells} cells that were run"]
+    apart = [abs(cell["difference"]) for cell in _accuracies(found)]
+    words = [f"{len(found)} report{'s' * (len(found) > 1)} with {len(cells)} different cells that were run"]
     if exact:
         near = sum(1 for cell in exact if not cell["beyond_spreads"])
         words.append(
             f"as their recipes say, {near} of {len(exact)} that the paper has too are within the spreads of its numbers"
         )
-    if percents:
-        words.append(f"those in % are {fmean(percents):.2f} points from the paper's on average")
+    if apart:
+        words.append(f"accuracies are {fmean(apart):.2f} points from the paper's on average")
     return "; ".join(words) + "."
 
 
 def _as_recipes_say(found: Sequence[Reported]) -> list[Mapping[str, Any]]:
-    """Cells beside the paper's; one that stands in two tables with the same number of the paper's counts once."""
-    cells = [(one.folder, cell) for one in found if not one.variant for cell in one.compared]
-    return [*{_one(folder, cell): cell for folder, cell in cells}.values()]
+    """Cells beside the paper's, each once."""
+    return _different((one.folder, cell) for one in found if not one.variant for cell in one.compared)
 
 
-def _one(folder: str, cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    return cell["run"] or (folder, cell["row"], cell["column"]), cell["metric"], cell["paper"]["mean"]
+def _different(cells: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+    """Each of the folders' cells once, though it stands in several tables; where one of them has the paper's spread,
+    as that has it."""
+    kept: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for folder, cell in cells:
+        paper = cell["paper"] or {"mean": None, "std": None}
+        same = cell["run"] or (folder, cell["row"], cell["column"]), cell["metric"], paper["mean"]
+        if same not in kept or paper["std"] is not None:
+            kept[same] = cell
+    return [*kept.values()]
 
 
-def _in_percent(found: Sequence[Reported]) -> list[Mapping[str, Any]]:
-    return [cell for cell in _as_recipes_say(found) if cell["unit"] == POINTS]
+def _accuracies(found: Sequence[Reported]) -> list[Mapping[str, Any]]:
+    return [cell for cell in _as_recipes_say(found) if _is_accuracy(cell)]
 
 
 def against_the_paper(found: Sequence[Reported], *, theme: Theme = LIGHT) -> Figure:
     """Our numbers over the paper's, a panel for each paper."""
     papers = sorted({one.paper for one in found})
-    by_paper = {paper: _in_percent([one for one in found if one.paper == paper]) for paper in papers}
+    by_paper = {paper: _accuracies([one for one in found if one.paper == paper]) for paper in papers}
     drawn, panels = panels_of.made([paper for paper, cells in by_paper.items() if cells], 3.2, theme)
     for paper, axes in panels.items():
         cells = by_paper[paper]
@@ -164,7 +186,7 @@ def against_the_paper(found: Sequence[Reported], *, theme: Theme = LIGHT) -> Fig
         axes.plot(theirs, ours, **dots, zorder=2)
         axes.set_xlim(low, high)
         axes.set_ylim(low, high)
-    panels_of.name_axes(panels, "the paper's (%)", "ours (%)", theme)
+    panels_of.name_axes(panels, "the paper's accuracy (%)", "ours (%)", theme)
     return drawn
 
 
@@ -175,7 +197,7 @@ def write_overview(out: Path) -> list[Path]:
         raise UserError(f"{out} has no reports; `fedbraid study run NAME --out {out}` makes one")
     contents: dict[str, bytes] = {"overview.md": to_markdown(found).encode()}
     drawn = None
-    if _in_percent(found):
+    if _accuracies(found):
         draw = partial(against_the_paper, found)
         drawn = picture("overview", "Ours and the papers' numbers", READING, draw)
         contents[PICTURE] = drawn.light
@@ -189,7 +211,7 @@ def write_overview(out: Path) -> list[Path]:
 
 def to_markdown(found: Sequence[Reported]) -> str:
     lines = [f"# {TITLE}", "", literal(headline(found)), ""]
-    lines += [f"![{READING}]({PICTURE})", ""] if _in_percent(found) else []
+    lines += [f"![{READING}]({PICTURE})", ""] if _accuracies(found) else []
     lines += [markdown_row(COLUMNS), markdown_row(["---", "---", *["---:"] * 3, "---"])]
     lines += [
         markdown_row([f"[{literal(one.folder)}]({quote(one.folder)}/table.md)", *map(literal, one.row)])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedbraid.config import Config
+from fedbraid.report.words import listed
 from fedbraid.studies import records
 from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.cells import Cell
@@ -49,6 +50,27 @@ def gathered(
     """What the records under `out` have of a table. `refused` says, by digest, why runs cannot be made."""
     cells = {place: _cell(cell, table, out, data_dir, refused or {}) for place, cell in table.cells.items()}
     return Results(cells, table.seeds, str(table.changes))
+
+
+def why_empty(table: Table, found: Results) -> str:
+    """What the finished runs lack where no cell has a number; nothing where one has, or where none is finished."""
+    runs = {(record.digest, record.seed) for cell in found.cells.values() for record in cell.records.values()}
+    if not runs or any(cell.values for cell in found.cells.values()):
+        return ""
+    told = f"{len(runs)} of its runs {'is' if len(runs) == 1 else 'are'} finished, but "
+    analyses = dict.fromkeys(
+        text
+        for place, cell in found.cells.items()
+        for text in table.cells[place].analyze
+        if not all(record.has([text]) for record in cell.records.values())
+    )
+    if analyses:
+        what = "analysis" if len(analyses) == 1 else "analyses"
+        return f"{told}without what its numbers are read from, the {what} {listed([*analyses])}"
+    metrics = dict.fromkeys(cell.metric for cell in found.cells.values() if cell.without)
+    if metrics:
+        return f"{told}their log has no value of {listed([*metrics])}"
+    return f"{told}not those that their numbers are measured by"
 
 
 def _cell(cell: Cell, table: Table, out: Path, data_dir: Path | None, refused: Mapping[str, str]) -> CellResult:

@@ -39,8 +39,8 @@ def test_a_line_for_each_report(out: Path) -> None:
 
 def test_cells_of_two_tables_count_once_and_other_settings_not_at_all(out: Path) -> None:
     assert headline(reports(out)) == (
-        "4 reports with 13 cells that were run; as their recipes say, 1 of 3 that the paper has too are within the "
-        "spreads of its numbers; those in % are 2.84 points from the paper's on average."
+        "4 reports with 4 different cells that were run; as their recipes say, 1 of 3 that the paper has too are "
+        "within the spreads of its numbers; accuracies are 2.84 points from the paper's on average."
     )  # (0.267 + 4.5 + 3.767) / 3
 
 
@@ -51,6 +51,26 @@ def test_the_picture_has_our_numbers_over_the_papers(out: Path) -> None:
     assert sorted(dots.get_xdata()) == [60.0, 61.0, 70.0]
     assert sorted(dots.get_ydata()) == pytest.approx([181.8 / 3 - 1 / 3, 194.3 / 3, 65.5], abs=0.01)
     assert axes.get_title(loc="left") == "made"
+
+
+def test_spreads_and_other_scores_in_percent_are_no_points_of_accuracy(tmp_path: Path) -> None:
+    columns = recipe().columns[0], replace(recipe().columns[1], metric="std_last(n=2)")
+    made = recipe(columns=columns, numbers={"FedAvg": {"β = 0.1": [60.0], "β = 0.5": [3.0]}})
+    write_report(made, results(made), tmp_path / "made")
+    (one,) = reports(tmp_path)
+    spread = "standard deviation of the accuracy over the last 2 evaluated rounds"
+    assert one.difference == f"+0.27 points, −1.42 in {spread}"  # (0.5 + 1.5 + 2.75) / 3 - 3
+    assert headline([one]).endswith("; accuracies are 0.27 points from the paper's on average.")
+    assert [*against_the_paper([one]).axes[0].lines[1].get_xdata()] == [60.0]
+    area = replace(one, cells=(one.cells[0] | {"metric": "last(of='auroc')", "reads": "AUROC"},))
+    assert area.difference == "+0.27 in AUROC" and "points" not in headline([area])
+
+
+def test_a_cell_of_two_tables_is_beside_the_papers_spread_where_one_has_it(tmp_path: Path) -> None:
+    for name, given in {"a": [60.5], "b": [60.5, 9.0], "c": [60.5]}.items():
+        made = recipe(name=name, numbers={"FedAvg": {"β = 0.5": given}})
+        write_report(made, results(made), tmp_path / name)
+    assert "1 of 1 that the paper has too are within the spreads" in headline(reports(tmp_path))
 
 
 def test_what_is_written(out: Path) -> None:
@@ -87,9 +107,9 @@ def test_cells_without_a_number_and_claims_with_missing_pairs_are_told_as_such(t
     courses = {place: course for place, course in COURSES.items() if place != ("FedAvg+Disco", "β = 0.5")}
     write_report(recipe(), results(courses=courses), tmp_path / "made")
     (one,) = reports(tmp_path)
-    assert one.run == 3 and one.verdicts == "holds so far: 1"
+    assert len(one.run) == 3 and one.verdicts == "holds so far: 1"
     diverged = one.cells[0] | {"ours": {"mean": None, "std": None}}
-    assert replace(one, cells=(diverged, *one.cells[1:])).run == 2
+    assert replace(one, cells=(diverged, *one.cells[1:])).run == [*one.run[1:]]
 
 
 def test_a_paper_of_ones_own_may_be_called_as_one_of_ours(tmp_path: Path) -> None:

@@ -166,6 +166,38 @@ def test_a_report_of_what_nobody_ran_says_so(fedbraid, reports, tmp_path):
     assert code == 0 and out.count("report: ") == 1 and err.startswith(f"nothing of {other} is finished in o; ")
 
 
+def test_a_report_without_any_number_is_none(fedbraid, reports, monkeypatch, tmp_path):
+    (tmp_path / "recipes").mkdir()
+    monkeypatch.setattr(recipes, "HERE", tmp_path / "recipes")
+    analysed = RECIPE.replace('metric = "rounds_to(target=0.5)"\n', "")
+    analysed = analysed.replace('metric = "last"', "metric = \"analysis(name='hessian.top')\"")
+    written(recipes.HERE, analysed.replace("rounds = 4", 'rounds = 4\nanalyze = ["hessian"]'), "sharp")
+    plain = written(tmp_path, RECIPE)
+    assert fedbraid("run", plain, "--seeds", 1, "--only", "FedAvg @ skewed")[0] == 0
+    says = (
+        "nothing of sharp has a number in results: 1 of its runs is finished, but without what its numbers are read "
+        "from, the analysis hessian; `fedbraid study run sharp` makes what is missing\n"
+    )
+    assert fedbraid("report", "sharp") == (1, "", says)
+    assert fedbraid("report") == (0, "", says), "nothing else was begun"
+    written(recipes.HERE, RECIPE, "tiny")
+    code, out, err = fedbraid("report")
+    assert (code, err) == (0, "") and out.count("report: ") == 1
+    assert not (tmp_path / "results" / "sharp").exists()
+
+
+def test_a_report_waits_for_the_row_that_its_numbers_are_measured_by(fedbraid, reports, tmp_path):
+    beside = RECIPE.replace('metric = "last"', "metric = \"speedup(row='FedAvg')\"")
+    beside = written(tmp_path, beside.replace('metric = "rounds_to(target=0.5)"\n', ""), "beside")
+    plain = written(tmp_path, RECIPE)
+    assert fedbraid("run", plain, "--seeds", 1, "--only", "FedAvg+Disco @ skewed")[0] == 0
+    code, out, err = fedbraid("report", beside)
+    assert (code, out) == (
+        1,
+        "",
+    ) and "1 of its runs is finished, but not those that their numbers are measured by" in err
+
+
 def test_nothing_is_planned_where_there_is_nothing(fedbraid, reports, monkeypatch):
     monkeypatch.setattr(recipes, "read", None)
     code, out, err = fedbraid("report")

@@ -23,6 +23,7 @@ from fedbraid.studies import records
 from fedbraid.studies.metrics import parse
 from fedbraid.studies.plan import Changes, table
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
+from fedbraid.studies.records import Record
 from fedbraid.studies.report import write_report
 from fedbraid.studies.reporting.account import account
 from fedbraid.studies.reporting.asked import asked, in_order
@@ -30,6 +31,7 @@ from fedbraid.studies.reporting.bars import bars
 from fedbraid.studies.reporting.drawing import curves, line, split
 from fedbraid.studies.reporting.entries import Entry, Number, commands, entries, unit_of
 from fedbraid.studies.reporting.latex import escaped, to_latex
+from fedbraid.studies.reporting.looks import looks
 from fedbraid.studies.reporting.machines import duration, origins
 from fedbraid.studies.reporting.markdown import to_markdown
 from fedbraid.studies.reporting.notes import told_of
@@ -569,6 +571,39 @@ def test_a_diverged_run_is_not_hidden_in_a_mean() -> None:
     json.dumps(to_json(told), allow_nan=False)
 
 
+def diverging(record: Record, since: int) -> Record:
+    finite = [number < since for number in record.rounds]
+    return replace(record, series={**record.series, "finite": finite})
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("best", "the best is of the rounds before"),
+        ("rounds_to(target=0.5)", "scores from there on do not count"),
+    ],
+)
+def test_a_run_that_diverged_after_its_number_is_told(metric: str, words: str) -> None:
+    made = recipe(metric=metric)
+    found = results(made)
+    cell = found.cells[AVG_1]
+    lost = replace(cell, records={**cell.records, 1: diverging(cell.records[1], 3)})
+    told = account(made, replace(found, cells={**found.cells, AVG_1: lost}))
+    note = f"FedAvg @ β = 0.1: 1 of 3 runs diverged, not finite from round 3 on; {words}"
+    assert note in told.notes and note in to_markdown(told)
+    assert sum("diverged" in one for one in told.notes) == 1
+    one = cells_of(to_json(told))[AVG_1]
+    assert one["diverged"] == [1] and one["not_finite_from"] == {"1": 3} and one["values"]["1"] is not None
+
+
+def test_a_run_that_was_finite_again_did_not_diverge() -> None:
+    found = results()
+    cell = found.cells[AVG_1]
+    once = replace(cell.records[1], series={**cell.records[1].series, "finite": [True, False, True]})
+    told = account(recipe(), replace(found, cells={**found.cells, AVG_1: replace(cell, records={1: once})}))
+    assert not any("diverged" in note for note in told.notes)
+
+
 def test_infinity_without_a_target_leaves_the_claim_open() -> None:
     found = results()
     endless = replace(found.cells[AVG_1], values={0: 0.6, 1: inf, 2: 0.6})
@@ -788,6 +823,27 @@ def test_bars_are_as_long_as_the_numbers() -> None:
     assert first.get_xlim()[0] == 0.0
 
 
+@pytest.mark.parametrize("kind", [2, 3], ids=["line", "bars"])
+def test_one_seed_has_no_whisker(kind: int) -> None:
+    made = recipe()
+    courses = {AVG_1: COURSES[AVG_1], DISCO_1: {0: COURSES[DISCO_1][0]}}
+    for seeds, told in ((courses, [True, False]), ({DISCO_1: courses[DISCO_1]}, [False])):
+        found = results(made, seeds)
+        wanted = asked(PICTURES[kind], made, found, entries(made, found))
+        axes = {2: line, 3: bars}[kind](wanted).axes[0]
+        reaches = [path for whiskers in axes.collections for path in whiskers.get_paths()]
+        assert [bool(np.isfinite(path.vertices).all()) for path in reaches] == told
+        assert ("whiskers are" in reading(wanted)) == any(told)
+
+
+def test_names_in_a_script_that_the_font_lacks_give_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    made = recipe(rows=(replace(recipe().rows[0], name="方法"),), overrides=(), numbers={}, claims=())
+    found = results(made, {("方法", "β = 0.1"): COURSES[AVG_1]})
+    for kind in ("bars", "curves"):
+        pictures(replace(made, pictures=(Picture(kind),)), found, entries(made, found))
+    assert not recwarn.list
+
+
 def test_columns_of_several_metrics_are_named_each_by_its_own() -> None:
     columns = (replace(recipe().columns[0], metric="at(round=1)"), replace(recipe().columns[1], metric="at(round=2)"))
     wanted, draw = drawn(3, columns=columns)
@@ -828,6 +884,37 @@ def test_many_lines_have_no_bands() -> None:
     assert (len(curves(few).axes[0].collections), len(curves(more).axes[0].collections)) == (8, 0)
     assert "The band reaches from the lowest to the highest seed." in reading(few)
     assert "more than 8 lines have no bands" in reading(more)
+
+
+def test_where_no_bands_are_drawn_panels_are_as_high_as_the_means() -> None:
+    found = many(9)
+    courses = {place: replace(course, low=course.low - 9.0) for place, course in found.courses.items()}
+    low, _ = curves(replace(found, courses=courses)).axes[0].get_ylim()
+    assert low > 0.0
+
+
+def test_a_row_on_top_of_another_has_its_colour_and_other_dashes() -> None:
+    wanted, draw = drawn(0)
+    for axes in draw(wanted).axes:
+        plain, on_top = axes.get_lines()
+        assert plain.get_color() == on_top.get_color() and plain.get_marker() == on_top.get_marker()
+        assert (plain.get_linestyle(), on_top.get_linestyle()) == ("--", "-")
+    assert [handle.get_linestyle() for handle in draw(wanted).legends[0].get_lines()] == ["--", "-"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (["A", "B"], [(0, None), (1, None)]),
+        (["A", "A+X", "B", "B+X"], [(0, 1), (0, 0), (1, 1), (1, 0)]),
+        (["A+X", "A", "A+Y", "A+X+Y", "C"], [(0, 0), (0, 1), (0, 2), (0, 3), (1, 1)]),
+        (["A", "A+", "AB+X"], [(0, None), (1, None), (2, None)]),
+    ],
+    ids=["no pairs", "pairs", "several on top", "names that only look like it"],
+)
+def test_looks_of_rows(rows: list[str], expected: list[tuple[int, int | None]]) -> None:
+    found = looks(rows)
+    assert [(found[row].colour, found[row].dashes) for row in rows] == expected
 
 
 def overlapping(texts: list[Any], figure: Any) -> bool:

@@ -11,6 +11,7 @@ from fedbraid.studies.naming import Place, chosen
 from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.reporting.courses import Course, course_of
 from fedbraid.studies.reporting.entries import Entry, Number
+from fedbraid.studies.reporting.looks import Look, looks
 from fedbraid.studies.results import Results
 
 
@@ -24,7 +25,7 @@ class Asked:
     entries: Mapping[Place, Entry]
     courses: Mapping[Place, Course]
     x: Mapping[str, float]  # of columns that stand for a number
-    order: Mapping[str, int]  # by which rows look different
+    order: Mapping[str, int]  # of rows that may be drawn
     digits: int
 
     @property
@@ -42,6 +43,11 @@ class Asked:
     def paper(self, place: Place) -> Number:
         found = self.entries[place].paper
         return found if found and isfinite(found.mean) else Number(nan)
+
+    @property
+    def looks(self) -> dict[str, Look]:
+        """How rows look, which is the same in all pictures of one order."""
+        return looks([*self.order])
 
     def panel(self, column: str) -> list[Course]:
         """The courses that are drawn in a column's panel."""

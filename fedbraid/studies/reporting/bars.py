@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbraid.report.style import LIGHT, NORMAL, SMALL, Theme, legend, readable_on, titled
+from fedbraid.report.style import LIGHT, NORMAL, SMALL, Theme, in_any_script, legend, readable_on, titled
 from fedbraid.report.words import shortened
 from fedbraid.studies.reporting import panels as panels_of
 from fedbraid.studies.reporting.asked import Asked
@@ -45,7 +45,8 @@ def bars(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
         _few_ticks(axes)
     if theirs:
         legend(figure, [mark], [PAPERS], theme)
-    figure.draw_without_rendering()  # from here on it is known how wide panels are
+    with in_any_script():
+        figure.draw_without_rendering()  # from here on it is known how wide panels are
     several = len({asked.named(column) for column in asked.columns}) > 1
     for place, (column, axes) in enumerate(panels.items()):
         wide = 72 * axes.get_window_extent().width / figure.dpi
@@ -63,14 +64,14 @@ def _drawn(axes: Axes, asked: Asked, column: str, theme: Theme) -> Any:
     """The bars of a panel; the marks of the paper's numbers."""
     y = np.arange(len(asked.rows))
     ours, paper = ([of((row, column)) for row in asked.rows] for of in (asked.ours, asked.paper))
-    means, spreads = np.array([one.mean for one in ours]), np.array([one.std or 0.0 for one in ours])
+    means, spreads = np.array([one.mean for one in ours]), np.array([one.whisker for one in ours])
     axes.barh(y, means, height=0.72, color=[_colour(asked, row, theme) for row in asked.rows], zorder=2)
     axes.errorbar(means, y, xerr=spreads, fmt="none", ecolor=theme.ink, elinewidth=1.0, capsize=2.0, zorder=3)
     return axes.plot([one.mean for one in paper], y, **UPRIGHT, color=theme.ink, zorder=4)[0]
 
 
 def _colour(asked: Asked, row: str, theme: Theme) -> str:
-    return theme.palette[asked.order[row] % len(theme.palette)]
+    return theme.palette[asked.looks[row].colour % len(theme.palette)]
 
 
 def _few_ticks(axes: Axes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,8 @@ HOLLOW: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "marke
 MOST_BANDS = 8
 """Lines of a panel that may have bands; more of them would hide each other."""
 
-THIN = 1.1
-"""A line among more than these."""
+THIN, TALL = 1.1, 3.6
+"""A line among more than these, and the height of their panel."""
 
 
 def course_words(of: str) -> str:
@@ -43,9 +44,17 @@ def has_bands(courses: Sequence[Course]) -> bool:
     return len(courses) <= MOST_BANDS and any(course.seeds > 1 for course in courses)
 
 
+def shown_heights(courses: Sequence[Course]) -> tuple[float, float] | None:
+    """Those of what is drawn of them: without bands, the means alone."""
+    if has_bands(courses):
+        return heights(courses)
+    return heights([replace(course, low=course.mean, high=course.mean) for course in courses])
+
+
 def curves(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
     """A panel for each column, in it a line for each row with a band from its lowest to its highest seed."""
-    figure, panels = panels_of.made(asked.columns, 2.5, theme, asked.rows)
+    fullest = max(len(asked.panel(column)) for column in asked.columns)
+    figure, panels = panels_of.made(asked.columns, TALL if fullest > MOST_BANDS else 2.5, theme, asked.rows)
     scale = 100.0 if is_share(asked.picture.of) else 1.0
     words, size = _axis(asked.picture.x, list(asked.courses.values()))
     handles: dict[str, Any] = {}
@@ -55,14 +64,17 @@ def curves(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
             course = asked.courses.get((row, column))
             if course is None:
                 continue
-            x, drawn = course.x / size, stroke(asked.order[row], course.x.size, theme)
+            look = asked.looks[row]
+            x, drawn = course.x / size, stroke(look.colour, course.x.size, theme, look.dashes)
             if crowded:
                 drawn["linewidth"] = THIN
             (handles[row],) = axes.plot(x, scale * course.mean, **drawn, zorder=3 + asked.order[row] / len(asked.order))
             if course.seeds > 1 and banded:
                 low, high = scale * course.low, scale * course.high
-                axes.fill_between(x, low, high, color=drawn["color"], alpha=0.16, linewidth=0)
-        shown = heights(asked.panel(column))
+                # Bands of one colour are told apart by their edges.
+                edge = {"linewidth": 0.0 if look.dashes is None else 0.6, "linestyle": drawn["linestyle"]}
+                axes.fill_between(x, low, high, color=drawn["color"], alpha=0.16, **edge)
+        shown = shown_heights(asked.panel(column))
         if shown:
             axes.set_ylim(scale * shown[0], scale * shown[1])
         if asked.picture.x == "round" and not asked.picture.log_x:
@@ -84,9 +96,9 @@ def line(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
     x = np.array([asked.x[column] for column in columns])
     handles = []
     for row in asked.rows:
-        drawn = stroke(asked.order[row], 1, theme)
+        drawn = stroke(asked.looks[row].colour, 1, theme, asked.looks[row].dashes)
         ours, paper = ([of((row, column)) for column in columns] for of in (asked.ours, asked.paper))
-        means, spreads = np.array([one.mean for one in ours]), np.array([one.std or 0.0 for one in ours])
+        means, spreads = np.array([one.mean for one in ours]), np.array([one.whisker for one in ours])
         handles += axes.plot(x, means, **drawn, zorder=3)
         axes.errorbar(x, means, spreads, fmt="none", ecolor=drawn["color"], elinewidth=1.0, capsize=2.5, zorder=2)
         axes.plot(x, [one.mean for one in paper], **drawn | HOLLOW | {"markeredgecolor": drawn["color"]}, zorder=2)

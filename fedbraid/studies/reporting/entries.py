@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
@@ -33,6 +33,11 @@ class Number:
     mean: float  # inf: never reached, nan: diverged
     std: float | None = None
 
+    @property
+    def whisker(self) -> float:
+        """How far it is drawn to spread. One seed has no spread, which is not one of 0: NaN is not drawn."""
+        return nan if self.std is None else self.std
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -50,6 +55,7 @@ class Entry:
     refused: str = ""  # why it cannot be run as it is asked for
     comparable: bool = True  # run with the paper's settings
     digest: str = ""
+    lost: Mapping[int, int] = field(default_factory=dict)  # from which round on runs were not finite, by seed
 
     @property
     def place(self) -> Place:
@@ -169,7 +175,15 @@ def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
         refused=cell.refused,
         comparable=comparable,
         digest=next((record.digest for record in cell.records.values()), ""),
+        lost={seed: first for seed, record in sorted(cell.records.items()) if (first := _lost_from(record))},
     )
+
+
+def _lost_from(record: Record) -> int:
+    """The round from which on the model was not finite until the end; 0 if it is."""
+    finite = record.series["finite"]
+    kept = max((k for k, is_finite in enumerate(finite) if is_finite), default=-1)
+    return 0 if kept == len(finite) - 1 else record.rounds[kept + 1]
 
 
 def _words(metric: Metric, cell: CellResult) -> str:

@@ -105,6 +105,7 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
         told.append("(2/3 reached), of a speedup: a run that never got there counts as 0")
     if any(any(map(isnan, entry.values.values())) for entry in there):
         told.append("diverged: at least one run ended without a number")
+    told += _about_lost(recipe, there)
     told += [f"{line.name}: {line.note}" for line in (*recipe.columns, *recipe.rows) if line.note]
     reasons = dict.fromkeys(entry.skipped for entry in entries.values() if entry.skipped)
     for reason in reasons:
@@ -114,6 +115,21 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
         places = {place for place, entry in entries.items() if entry.refused == reason}
         told.append(f"{_named(places, recipe)} cannot be run: {reason}")
     return told
+
+
+def _about_lost(recipe: Recipe, there: Sequence[Entry]) -> list[str]:
+    """Runs that diverged and have a number all the same, which nothing in the table would tell."""
+    groups: dict[str, set[Place]] = {}
+    for entry in there:
+        rounds = [entry.lost[seed] for seed, value in entry.values.items() if seed in entry.lost and not isnan(value)]
+        if rounds:
+            since = f"round{'s' * (len({*rounds}) > 1)} {listed([str(number) for number in sorted({*rounds})])}"
+            best = entry.metric.text.split("(")[0] == "best"
+            words = f"{len(rounds)} of {_count(len(entry.values), 'run')} diverged, not finite from {since} on; " + (
+                "the best is of the rounds before" if best else "scores from there on do not count"
+            )
+            groups.setdefault(words, set()).add(entry.place)
+    return [f"{_named(places, recipe)}: {words}" for words, places in groups.items()]
 
 
 def told_of(finding: Finding, digits: int) -> str:

@@ -15,8 +15,7 @@ from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.reporting.asked import Asked, asked, in_order
 from fedbraid.studies.reporting.bars import bars
-from fedbraid.studies.reporting.courses import heights
-from fedbraid.studies.reporting.drawing import MOST_BANDS, course_words, curves, has_bands, line, split
+from fedbraid.studies.reporting.drawing import MOST_BANDS, course_words, curves, has_bands, line, shown_heights, split
 from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.results import Results
 from fedbraid.studies.wording import key_words
@@ -30,7 +29,7 @@ SPLIT = (
     "A row is a client, and a bubble's area its samples of a class: the emptier and the more unequal the rows, the "
     "less alike the clients' data are."
 )
-WHISKERS = "whiskers are the standard deviation over seeds."
+WHISKERS = "whiskers are the standard deviation over seeds"
 
 
 def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -> list[report.Picture]:
@@ -79,17 +78,23 @@ def reading(wanted: Asked) -> str:
     picture = wanted.picture
     if picture.kind == "curves":
         band = _about_bands(wanted)
-        cut = any(heights(wanted.panel(column)) for column in wanted.columns)
+        cut = any(shown_heights(wanted.panel(column)) for column in wanted.columns)
         return _about_curves(picture) + band + (" Lower values of the first rounds are cut off." if cut else "")
     theirs = any(isfinite(wanted.paper(entry.place).mean) for entry in wanted.shown)
+    spread = WHISKERS if any(isfinite(wanted.ours(entry.place).whisker) for entry in wanted.shown) else ""
     if picture.kind == "line":
-        paper = " Hollow marks are the paper's." if theirs else ""
-        better = _better(wanted, "higher", "lower")
-        return f"{better} line is better, and a flat one does not mind the axis; {WHISKERS}{paper}"
-    paper = " The upright mark is the paper's." if theirs else ""
-    if all(entry.metric.describes for entry in wanted.shown):
-        return f"{_capital(WHISKERS)}{paper}"
-    return f"{_better(wanted, 'longer', 'shorter')} bar is better; {WHISKERS}{paper}"
+        paper = "hollow marks are the paper's" if theirs else ""
+        better = f"{_better(wanted, 'higher', 'lower')} line is better, and a flat one does not mind the axis"
+        return _sentences(better, spread, paper)
+    paper = "the upright mark is the paper's" if theirs else ""
+    described = all(entry.metric.describes for entry in wanted.shown)
+    return _sentences("" if described else f"{_better(wanted, 'longer', 'shorter')} bar is better", spread, paper)
+
+
+def _sentences(better: str, spread: str, paper: str) -> str:
+    """What is better and what whiskers are as one, and whose the marks are."""
+    parts = "; ".join(filter(None, [better, spread])), paper
+    return " ".join(f"{_capital(part)}." for part in parts if part)
 
 
 def _about_bands(wanted: Asked) -> str:
