@@ -42,7 +42,6 @@ from fedbraid.federation.secrecy import Secrecy, check_secrecy, hidden
 from fedbraid.federation.transport import Transport
 from fedbraid.fitness import check_fit, check_memory, check_needs
 from fedbraid.given import HELD_ELSEWHERE, Given
-from fedbraid.heard import refuse_unheard
 from fedbraid.network import network_of
 from fedbraid.resolved import options_of, with_numbers
 from fedbraid.store import ClientStore
@@ -65,7 +64,6 @@ def assembled(
     device, dtype = ready(config)
     chain = methods.parse(config.method, config.strands, given.strands)
     check_needs(config, chain)
-    refuse_unheard([(config, chain)])
     dataset = None if config.data.name == BY_CLIENTS else _loaded(config, given)
     facts = Facts.of(dataset) if dataset else Facts.read(config.data.options)
     like, population = facts.made_up(), len(register.roster)
