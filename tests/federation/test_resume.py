@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from world import NAMES, apart, conducted, configured, here, nodes, samples
 
 from fedbraid.errors import UserError
-from fedbraid.federation import server
+from fedbraid.federation import assembly, server
 from fedbraid.federation.server import check_federation, conduct
 from fedbraid.federation.transport import InProcess
 
@@ -65,6 +65,13 @@ def test_killed_at_random_moments(seed, file, tmp_path):
 
 class Crash(BaseException):
     """The machine stops here."""
+
+
+class Gone(InProcess):
+    """A network that ends with the server as soon as that looks who is there."""
+
+    def present(self):
+        raise Crash
 
 
 def crashing(patch, at):
@@ -186,3 +193,18 @@ def test_what_was_allowed_when_a_federation_was_recorded_is_gone_on_with(
         check_federation(config, NAMES, out=place)
     conduct(config, transport, NAMES, out=place, resume=True)
     assert apart(trained(tmp_path), expected(file, method, rounds=2, **settings)) < 1e-10
+
+
+def test_a_strand_without_effect_on_the_data_is_gone_on_with_where_it_was_recorded(file, tmp_path, monkeypatch):
+    two_classes = {"name": "clients", "shape": [3], "classes": 2}
+    config, place = configured("ntd", file, data=two_classes), tmp_path / "run"
+
+    def check():
+        check_federation(config, NAMES, out=place, resume=True)
+
+    with pytest.raises(UserError, match="no two are left to tell apart"):
+        check()
+    with monkeypatch.context() as earlier, pytest.raises(Crash):  # a version that did not refuse it
+        earlier.setattr(assembly, "check_effect", lambda chain, dataset: None)
+        conduct(config, Gone({}), NAMES, out=place)
+    check()
