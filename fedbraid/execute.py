@@ -142,7 +142,8 @@ def finished(
     anything was trained end all even so, unless `refused` listens.
     """
     if refused is None:
-        refuse_unheard([(request.config, request.chain) for request in requests if not request.started])
+        asked = [(request.started, (request.config, request.chain)) for request in requests]
+        refuse_unheard([run for started, run in asked if not started], [run for started, run in asked if started])
         for request in requests:
             if resume:
                 request.check_brought()
