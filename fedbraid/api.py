@@ -171,19 +171,24 @@ def planned(
 
 
 def _refuse_twice(requests: Sequence[tuple[str, Request]]) -> None:
-    """Refuse methods that are the same with their hyper-parameters, whatever they are called."""
-    labels: dict[tuple[str, int, str], str] = {}
+    """Refuse methods that are the same with their hyper-parameters, whatever they are called.
+
+    Those that were recorded apart, when that was allowed, are gone on with.
+    """
+    recorded = {label: r.directory.path.parent for label, r in requests if r.directory and r.directory.started}
+    labels: dict[tuple[str, int, str], list[str]] = {}
     for label, request in requests:
         values = flat(to_dict(request.config)).items()
         varied = [
             pair for pair in values if f"{pair[0]}.".startswith(tuple(f"{key}." for key in request.config.varied))
         ]
         method = str(request.chain), request.config.seed, repr(varied)
-        if method in labels:
-            other = labels[method]
-            same = f"{label} is listed twice" if label == other else f"{other} and {label} are both {method[0]}"
-            raise UserError(f"{same}; a comparison needs different methods")
-        labels[method] = label
+        others = labels.setdefault(method, [])
+        for other in others:
+            if len({recorded.get(label), recorded.get(other)} - {None}) < 2:
+                same = f"{label} is listed twice" if label == other else f"{other} and {label} are both {method[0]}"
+                raise UserError(f"{same}; a comparison needs different methods")
+        others.append(label)
 
 
 def _numbers_of(seeds: int | Sequence[int], first: int) -> list[int]:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Console, RenderableType
 
+from fedbraid.cli_table import word_table
 from fedbraid.errors import UserError
 from fedbraid.registry import Entry
 
@@ -87,11 +86,9 @@ def described(entries: Iterable[Entry[Any]]) -> list[dict[str, Any]]:
     return [{"name": e.name, "summary": e.summary, "options": e.options} for e in entries]
 
 
-def entry_table(kind: str, entries: Iterable[Entry[Any]]) -> Table:
-    table = Table(kind, "what it is", "options", box=None, header_style="bold")
-    for entry in entries:
-        table.add_row(entry.name, escape(entry.summary), escape(written_options(entry)))
-    return table
+def entry_table(kind: str, entries: Iterable[Entry[Any]]) -> RenderableType:
+    rows = [(entry.name, entry.summary, written_options(entry)) for entry in entries]
+    return word_table((kind, "what it is", "options"), rows, out.width)
 
 
 def written_options(entry: Entry[Any]) -> str:

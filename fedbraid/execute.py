@@ -17,7 +17,7 @@ from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local import Local
 from fedbraid.errors import UserError
 from fedbraid.experiment import Experiment, build
-from fedbraid.fitness import check_fit
+from fedbraid.fitness import check_effect, check_fit
 from fedbraid.given import Given, check_brought
 from fedbraid.heard import refuse_unheard
 from fedbraid.recording import OnRound, Recording, holds_a_run
@@ -142,7 +142,8 @@ def finished(
     anything was trained end all even so, unless `refused` listens.
     """
     if refused is None:
-        refuse_unheard([(request.config, request.chain) for request in requests if not request.started])
+        asked = [(request.started, (request.config, request.chain)) for request in requests]
+        refuse_unheard([run for started, run in asked if not started], [run for started, run in asked if started])
         for request in requests:
             if resume:
                 request.check_brought()
@@ -309,6 +310,8 @@ def _check_all_fit(requests: Sequence[Request], first: Experiment) -> None:
     for request in requests:
         if request.config.data == first.config.data and request.config.partition == first.config.partition:
             check_fit(request.config, request.chain, first.dataset, len(first.partition))
+            if not request.started:
+                check_effect(request.chain, first.dataset)
 
 
 def _built(request: Request, resume: bool, beside: Experiment | None) -> Experiment:

@@ -32,7 +32,7 @@ from fedbraid.engines.cluster import spread
 from fedbraid.engines.local import Kind, Local, choose
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.evaluation import by_group, launch_evaluation, per_client, validation
-from fedbraid.fitness import check_fit, check_memory, check_needs
+from fedbraid.fitness import check_effect, check_fit, check_memory, check_needs
 from fedbraid.given import Given
 from fedbraid.inputs import Inputs
 from fedbraid.network import check_network, network_of
@@ -133,6 +133,8 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
     model = model if given.weights is None else model.beginning_with(given.weights)
     check_needs(config, chain)
     check_fit(config, chain, dataset, len(partition))
+    if not given.begun:
+        check_effect(chain, dataset)
     there = beside if beside is not None and _same_place(beside, config, dataset) else None
     if there is not None and there.partition.noise is None and partition.noise is None:
         samples = there.clients.samples

@@ -42,11 +42,6 @@ def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -
     """What a chain and metrics need of the data, and the rounds of the number of clients."""
     if "labels" in chain.needs and dataset.task != "classification":
         raise UserError(f"{_who(chain, 'labels')} needs class labels, but {dataset.name} is a regression; leave it out")
-    if THREE_CLASSES in chain.needs and dataset.classes < 3:
-        raise UserError(
-            f"{_who(chain, THREE_CLASSES)} distils the classes that are not a sample's own, and of the "
-            f"{dataset.classes} of {dataset.name} no two are left to tell apart; leave it out"
-        )
     for key in ("target", "per_client", "groups") if dataset.task != "classification" else ():
         if getattr(config.evaluate, key):
             raise UserError(f"evaluate.{key} is about accuracy, but {dataset.name} is a regression; leave it out")
@@ -62,6 +57,15 @@ def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -
             f"{_who(chain, 'fixed cohort')} needs the same number of clients in every round, but only {early} of "
             f"{population} are there from the beginning; set sampling.clients to at most {early}, or "
             "sampling.late=0"
+        )
+
+
+def check_effect(chain: Chain, dataset: Dataset) -> None:
+    """That no strand of a new run is without effect on such data; one that was recorded with it is gone on with."""
+    if THREE_CLASSES in chain.needs and dataset.classes < 3:
+        raise UserError(
+            f"{_who(chain, THREE_CLASSES)} distils the classes that are not a sample's own, and of the "
+            f"{dataset.classes} of {dataset.name} no two are left to tell apart; leave it out"
         )
 
 

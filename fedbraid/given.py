@@ -29,6 +29,7 @@ class Given:
     chain: Chain | None = None
     strands: tuple[type[Strand], ...] = ()
     data_dir: Path | None = None
+    begun: bool = False  # a recorded run, whose settings were allowed when it was begun
     weights: Mapping[str, Tensor] | None = None  # with which a recorded run began, where the network was brought along
 
     @property

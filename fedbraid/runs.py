@@ -99,8 +99,9 @@ class RunDirectory:
         write_text(self.path / "config.toml", to_toml(config))
 
     def as_begun(self, given: Given) -> Given:
-        """What the run is given now, with the weights that its network had at the beginning."""
-        if given.model is None or not self.started or not self.initial.exists():
+        """What the run is given now, and whether it was begun: then with the weights that its network had."""
+        given = replace(given, begun=self.started)
+        if given.model is None or not given.begun or not self.initial.exists():
             return given
         return replace(given, weights=read_tensors(self.initial))
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import shutil
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from networks import Normed, Shortcut
 from safetensors.torch import load_file
 
 import fedbraid as fb
+from fedbraid import api
 from fedbraid.api import planned
 from fedbraid.config import from_dict
 from fedbraid.core.strand import Strand
@@ -385,6 +387,29 @@ def test_comparisons_that_make_no_sense_are_refused():
     ):
         with pytest.raises(fb.UserError, match=sentence):
             fb.compare(*methods, **TINY, **options)
+
+
+def test_one_method_under_two_names_is_gone_on_with_where_it_was_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(fb.Comparison, "report", lambda comparison, place: None)
+
+    def compared(*methods, **options):
+        return fb.compare(*methods, **TINY | {"rounds": 2}, seeds=2, out=tmp_path, **options)
+
+    fb.run("fedprox", **TINY | {"rounds": 2}, out=tmp_path / "fedprox" / "seed-0")
+    with pytest.raises(fb.UserError, match="fedprox and prox are both prox"):
+        compared("fedprox", "prox", resume=True)  # the second is new
+    with monkeypatch.context() as earlier:  # a version that did not refuse it, stopped on its way
+        earlier.setattr(api, "_refuse_twice", lambda requests: None)
+        compared("fedprox", "prox", resume=True, on_round=lambda line, config: fb.STOP)
+    shutil.rmtree(tmp_path / "prox" / "seed-1")  # which had not begun yet
+    with pytest.raises(fb.UserError, match="already holds a run; add --resume"):
+        compared("fedprox", "prox")
+    for more in ("prox", "fedprox", "prox(mu=0.01)", " prox"):
+        with pytest.raises(fb.UserError, match="a comparison needs different methods"):
+            compared("fedprox", "prox", more, resume=True)
+    done = compared("fedprox", "prox", resume=True)
+    assert [len(run.rounds) for run in done.runs] == [2] * 4
+    assert list(done.summary) == ["fedprox", "prox"]
 
 
 def test_methods_that_differ_by_the_settings_alone_are_compared():

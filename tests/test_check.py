@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass, replace
+from threading import Thread
 
 import pytest
 import torch
 
 import fedbraid as fb
-from fedbraid import check
+from fedbraid import check, faults
 from fedbraid.check import Broken, NotApplicable, a_job, check_strand, sums_are_enough
 from fedbraid.methods import parse
 from fedbraid.strands import METHODS, STRANDS
@@ -278,8 +279,31 @@ def test_a_complaint_names_the_hook_and_its_place(strand, complaint, monkeypatch
 
 @pytest.mark.parametrize("kind", ["stack", "loop"])
 def test_a_hook_that_draws_is_told_where_randomness_comes_from(kind):
-    with pytest.raises(fb.UserError, match=r"a client hook draws at random, .* comes from `draw` or `draw_once`"):
+    with pytest.raises(
+        fb.UserError, match=r"a client hook draws at random, .* comes from `draw` or `draw_once`"
+    ) as told:
         fb.run(DrawsInGrad, rounds=1, engine={"kind": kind, "device": "cpu"})
+    assert faults.sentence(told.value).startswith("grad of drawsingrad failed at ")
+
+
+@dataclass(frozen=True)
+class DrawsBeside(fb.Strand):
+    """What another thread draws while clients train; and the hook from a generator of its own."""
+
+    def grad(self, w, c, next):
+        thread = Thread(target=torch.rand, args=(3,))
+        thread.start()
+        thread.join()
+        return next(w) + 0 * torch.randn(w.shape, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_hook_is_not_blamed_for_what_another_thread_draws():
+    def trained(method):
+        return fb.run(method, rounds=2, engine={"kind": "loop", "device": "cpu"})
+
+    one, other = trained(DrawsBeside), trained("fedavg")
+    assert all(map(torch.equal, one.model.state_dict().values(), other.model.state_dict().values()))
+    assert [line["forward_samples"] for line in one.rounds] == [line["forward_samples"] for line in other.rounds]
 
 
 def test_a_complaint_has_the_line_that_failed(monkeypatch):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedbraid import cli_shared
+from fedbraid import cli_shared, data
+from fedbraid import models as known_models
 from fedbraid.cli import main
 from fedbraid.strands import Disco
 from fedbraid.version import __version__
@@ -165,16 +166,28 @@ def test_the_noise_that_is_told_is_enough_when_it_is_typed_in(fedbraid):
         assert 0.99 * float(target) < json.loads(out)["epsilon"] <= float(target)
 
 
-def test_methods_are_listed_whole_in_a_narrow_terminal(fedbraid, monkeypatch):
+@pytest.mark.parametrize("width", [40, 50, 80])
+def test_methods_are_listed_whole_in_a_narrow_terminal(fedbraid, monkeypatch, width):
     _, listed, _ = fedbraid("methods", "--json")
-    monkeypatch.setattr(cli_shared.out, "_width", 80)
+    monkeypatch.setattr(cli_shared.out, "_width", width)
     _, shown, _ = fedbraid("methods")
-    assert max(map(len, shown.splitlines())) <= 80
-    there = set(shown.split())
+    assert max(map(len, shown.splitlines())) <= width
+    there = set(shown.replace(":", "").split())
+    assert {"paper", "hyper-parameters", "floats", "down", "not", "with"} <= there
     for entry in json.loads(listed):
         chain = entry["written"].replace(")+", ")+ ")  # a line for each strand
-        for text in (entry["name"], entry["paper"], chain, ", ".join(entry["not with"])):
+        for text in (entry["name"], entry["paper"], chain, entry["cost"], ", ".join(entry["not with"])):
             assert set(text.split()) <= there, entry["name"]
+
+
+@pytest.mark.parametrize("words", [("models",), ("data", "list")])
+def test_what_there_is_is_listed_whole_in_a_narrow_terminal(fedbraid, monkeypatch, words):
+    monkeypatch.setattr(cli_shared.out, "_width", 40)
+    _, shown, _ = fedbraid(*words)
+    there = set(shown.replace(":", "").split())
+    for entry in known_models.describe() if words == ("models",) else data.PARTITIONS:
+        for text in (entry.name, entry.summary, cli_shared.written_options(entry)):
+            assert set(text.replace(":", "").split()) <= there, entry.name
 
 
 def test_a_methods_source_is_printed_whole(fedbraid):

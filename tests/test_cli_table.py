@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fedbraid.cli_table import shared, word_table
+from fedbraid.cli_table import PADDING, shared, word_table
 
 TITLES = "name", "hyper-parameters"
 ROWS = [("adam", "opt(kind=adam, bias_correction=False)"), ("[bold]", "none")]
@@ -31,11 +31,20 @@ def test_words_stay_whole_in_a_narrow_terminal(width):
     assert {word for _, text in ROWS for word in text.split()} <= {word for line in lines for word in line.split()}
 
 
-@pytest.mark.parametrize("width", [12, 20, 31])
-def test_nothing_is_cut_where_words_do_not_fit(width):
-    letters = "".join(printed(width).split())
-    assert "…" not in letters
-    assert sorted(letters) == sorted("".join("".join(row) for row in [TITLES, *ROWS]).replace(" ", ""))
+@pytest.mark.parametrize("width", [12, 20, 29])
+def test_a_row_is_a_paragraph_where_columns_do_not_fit(width):
+    shown = printed(width)
+    assert max(map(len, shown.splitlines())) <= width
+    told = [word for name, text in ROWS for word in (name, "hyper-parameters:", text)]
+    assert "".join(shown.split()) == "".join(told).replace(" ", "")
+    fit = {word for word in " ".join(told).split() if len(word) <= width - PADDING}
+    assert fit <= {*shown.split()}
+
+
+def test_a_value_that_is_not_there_has_no_line():
+    console = Console(file=io.StringIO(), width=20)
+    console.print(word_table(("name", "not with", "hyper-parameters"), [("adam", "", "none")], 20))
+    assert [line.rstrip() for line in console.file.getvalue().splitlines()] == ["adam", "  hyper-parameters:", "  none"]
 
 
 @pytest.mark.parametrize(

@@ -82,3 +82,32 @@ def test_of_varied_runs_one_must_hear_a_setting():
     refuse_unheard(asked(*(("sam", settings) for settings in sams)))
     with pytest.raises(UserError, match=r"sam's eta=0.3 is for"):
         refuse_unheard(asked(("sam(eta=0.3)", {}), ("fedasam(eta=0.3)", {})))
+
+
+def works(*local, varied=("local.epochs",)):
+    return asked(*(("fedavg", {"local": work, "varied": varied}) for work in local))
+
+
+def test_what_gives_way_to_another_setting_is_refused_where_it_is_varied():
+    one, two = {"steps": 3}, {"steps": 3, "epochs": 2}
+    refuse_unheard(works(two))  # as it was recorded
+    refuse_unheard(works(two, {"steps": 4, "epochs": 2}, varied=["local.steps"]))  # a file's epochs, say
+    both = "local.epochs", "local.steps"
+    refuse_unheard(works({"epochs": 2}, two, varied=both))
+    refuse_unheard(works({"epochs": 2}, two, varied=["local"]))
+    sentence = r"^local.epochs=2 has no effect beside local.steps=3, which takes its place; leave out one$"
+    for runs in (works(one, two), works(one, two, varied=both), works(one, two, varied=["local"])):
+        with pytest.raises(UserError, match=sentence):
+            refuse_unheard(runs)
+
+
+def test_a_recorded_run_hears_for_those_beside_it():
+    shapes = "step", "constant", "cosine"
+    runs = asked(
+        *(("fedavg", {"schedule": {"shape": s, "milestones": [2]}, "varied": ["schedule.shape"]}) for s in shapes)
+    )
+    refuse_unheard(runs[1:], runs[:1])
+    unheard = works({"steps": 3}, {"steps": 3, "epochs": 2})
+    refuse_unheard(unheard[:1], unheard[1:])  # and is not refused itself
+    with pytest.raises(UserError, match=r"local.epochs=2 has no effect"):
+        refuse_unheard(unheard[1:], unheard[:1])

@@ -20,6 +20,7 @@ from recorded import METHOD, left_on_disk, record
 from safetensors.torch import load_file, save_file
 
 import fedbraid as fb
+from fedbraid import execute, experiment
 from fedbraid.analyses import analyze
 from fedbraid.cli_input import load_strand
 from fedbraid.runs import RunDirectory
@@ -652,3 +653,19 @@ def test_what_was_allowed_when_a_run_was_recorded_is_read_and_gone_on_with(tmp_p
     run = fb.load(tmp_path / "run")
     assert len(run.rounds) == 1
     assert len(fb.run(config=run.config, out=tmp_path / "run", resume=True).rounds) == 1
+
+
+def test_a_strand_without_effect_on_the_data_is_gone_on_with_where_it_was_recorded(tmp_path, monkeypatch):
+    settings = {"data": {"name": "synthetic-leaf", "clients": 3, "classes": 2}, "partition": "natural", "rounds": 2}
+
+    def stopped():
+        return fb.run("fedntd", **settings, out=tmp_path, on_round=lambda line, config: fb.STOP)
+
+    with pytest.raises(fb.UserError, match="no two are left to tell apart"):
+        stopped()
+    with monkeypatch.context() as earlier:  # a version that did not refuse it
+        for module in (execute, experiment):
+            earlier.setattr(module, "check_effect", lambda chain, dataset: None)
+        stopped()
+    assert len(fb.load(tmp_path).rounds) == 1 and analyze(tmp_path, ["drift"])
+    assert len(fb.run("fedntd", **settings, out=tmp_path, resume=True).rounds) == 2

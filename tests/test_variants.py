@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -149,3 +150,18 @@ def test_a_diverged_run_is_a_gap(tmp_path):
 def test_whole_tables_may_be_varied():
     made = fb.compare("fedavg", vary={"optimizer": [{"lr": 0.1}, {"lr": 0.2}]}, **TINY)
     assert len({run.config.optimizer.options["lr"] for run in made.runs}) == 2
+
+
+def test_a_setting_that_another_keeps_from_having_an_effect_is_not_varied(tmp_path):
+    with pytest.raises(fb.UserError, match=r"local.epochs=2 has no effect beside local.steps=3"):
+        fb.compare("fedavg", vary={"local.epochs": [1, 2]}, local={"steps": 3}, out=tmp_path / "c", **TINY)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_comparison_goes_on_where_the_run_that_hears_a_setting_is_over(tmp_path):
+    vary, settings = {"schedule.shape": ["step", "constant", "cosine"]}, TINY | {"schedule": {"milestones": [1]}}
+    whole = fb.compare("fedavg", vary=vary, out=tmp_path, **settings)
+    for shape in ("constant", "cosine"):  # which had not begun yet
+        shutil.rmtree(tmp_path / f"fedavg_shape={shape}")
+    again = fb.compare("fedavg", vary=vary, out=tmp_path, resume=True, **settings)
+    assert [run.summary["last"] for run in again.runs] == [run.summary["last"] for run in whole.runs]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedbraid.core.dispatch import NoDraws
 from fedbraid.core.dropout import begin_pass, can_be_planned, keys_of, planned
 from fedbraid.core.gradient import gradient
 from fedbraid.core.vector import Layout
@@ -156,17 +157,15 @@ def _draws(layer: nn.Module) -> bool:
 
 def refuse_random_outputs(model: Model, x: Tensor) -> None:
     """A network that draws from torch's global generator somewhere, or whose outputs differ from call to call."""
-    generators = [torch.default_generator, *([torch.cuda.default_generators[x.device.index]] if x.is_cuda else [])]
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        for module, when in ((model.training, "training"), (model.evaluating, "evaluation")):
-            states = [generator.get_state() for generator in generators]
+    for module, when in ((model.training, "training"), (model.evaluating, "evaluation")):
+        random = UserError(
+            f"in {when} the network draws from a generator that all share (functional dropout?), so seeds "
+            "would not reproduce; have an nn.Dropout, or leave it out"
+        )
+        with torch.no_grad(), NoDraws(random):
             once, again = (outputs(m, partial(m, x)).logits for m in (copy.deepcopy(module), copy.deepcopy(module)))
-            draws = any(not torch.equal(s, g.get_state()) for s, g in zip(states, generators, strict=True))
-            if draws or not torch.allclose(once, again, rtol=0, atol=0, equal_nan=True):
-                raise UserError(
-                    f"in {when} the network draws from a generator that all share (functional dropout?), so seeds "
-                    "would not reproduce; have an nn.Dropout, or leave it out"
-                )
+            if not torch.allclose(once, again, rtol=0, atol=0, equal_nan=True):
+                raise random
 
 
 def refuse_other_tensors(model: Model, x: Tensor) -> None:

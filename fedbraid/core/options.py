@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field, fields, is_dataclass
 from operator import ge, gt, le, lt
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fedbraid.core.numbers import FINITE, is_finite
 from fedbraid.errors import UserError
@@ -13,7 +13,7 @@ from fedbraid.errors import UserError
 Value = TypeVar("Value")
 
 HOLDS = {"above": gt, "at least": ge, "below": lt, "at most": le}
-BOUNDS, BESIDE = "bounds", "beside"
+BOUNDS, BESIDE, UNLESS = "bounds", "beside", "unless"
 """Where a field's metadata have what is said of it."""
 
 
@@ -25,16 +25,19 @@ def default(
     below: float | None = None,
     most: float | None = None,
     beside: str | tuple[str, ...] = (),
+    unless: str = "",
 ) -> Value:
     """A field of a frozen dataclass with this value unless another is given, and what others it may have.
 
     `beside` are other options without which it has no effect, one of which is enough: "crop" is one that is not 0,
-    "shape=step" one with that value.
+    "shape=step" one with that value. `unless` is one that takes its place where it is not 0: then it may be given,
+    since a file's value gives way to what is set over it, but not varied.
     """
     bounds = {"above": above, "at least": least, "below": below, "at most": most}
     said = {
         BOUNDS: {word: bound for word, bound in bounds.items() if bound is not None},
         BESIDE: (beside,) if isinstance(beside, str) else beside,
+        UNLESS: unless,
     }
     made: Value = field(default=value, metadata=said)
     return made
@@ -52,18 +55,31 @@ def check_ranges(owner: Any, path: str) -> None:
             raise UserError(f"{path}{f.name} must be {words}, not {value}")
 
 
-def conditional(owner: Any, path: str) -> Iterator[tuple[str, list[str], str]]:
-    """Each option that is given and counts only beside others: as it is written, those, and a complaint if it does not.
+class Conditional(NamedTuple):
+    """An option that is given and has an effect only with some values of others."""
 
-    `path` stands before the option's name.
-    """
+    name: str
+    given: str  # as it is written, with its value
+    others: tuple[str, ...]  # those that it counts beside, by name
+    complaint: str  # "" where it has an effect
+    gives_way: bool  # what takes its place was set over it, so that it is no mistake by itself
+
+
+def conditional(owner: Any, path: str) -> Iterator[Conditional]:
+    """Each option that is given and counts only with some values of others; `path` stands before its name."""
     for f in fields(owner):
-        value, beside = getattr(owner, f.name), f.metadata.get(BESIDE, ())
-        if beside and value != f.default:
-            given, wanted = _written(path + f.name, value, f.default), " or ".join(f"{path}{other}" for other in beside)
-            counts = any(_has(owner, other) for other in beside)
-            others = [other.partition("=")[0] for other in beside]
-            yield given, others, "" if counts else f"{given} is for {wanted}; set that too, or leave it out"
+        value, beside, unless = getattr(owner, f.name), f.metadata.get(BESIDE, ()), f.metadata.get(UNLESS, "")
+        if value == f.default or not (beside or unless):
+            continue
+        given, complaint, gives_way = _written(path + f.name, value, f.default), "", False
+        if beside and not any(_has(owner, other) for other in beside):
+            wanted = " or ".join(f"{path}{other}" for other in beside)
+            complaint = f"{given} is for {wanted}; set that too, or leave it out"
+        elif unless and _has(owner, unless):
+            instead = f"{path}{unless}={getattr(owner, unless)}"
+            complaint, gives_way = f"{given} has no effect beside {instead}, which takes its place; leave out one", True
+        others = tuple(other.partition("=")[0] for other in beside)
+        yield Conditional(f.name, given, others, complaint, gives_way)
 
 
 def _written(name: str, value: Any, usual: Any) -> str:

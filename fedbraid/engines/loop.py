@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedbraid.core.augment import PREFIX
 from fedbraid.core.batch import Batch
+from fedbraid.core.dispatch import NoDraws
 from fedbraid.core.local import Batches, LocalJob, State, Tally, Work
 from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
@@ -96,13 +97,26 @@ class Loop:
         before = None if self._trained else self._generator()
         both, work = self._each(one, len(ids), meanwhile)
         if before is not None and not torch.equal(before, self._generator()):
-            raise UserError(DRAWS)
+            self._refuse_draws(one, len(ids))
         self._trained = True
         return both["uploads"], both["kept"], work
 
     def _generator(self) -> Tensor:
-        """The state of torch's own generator, which is nobody's to draw from: the stack has torch say who does."""
+        """The state of torch's own generator, which is no hook's to draw from: the stack has torch say who does."""
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+
+    def _refuse_draws(self, train: Callable[[LocalJob, int], tuple[State, Work]], clients: int) -> None:
+        """Once torch's own generator has moved on: whether hooks did that, or another thread of the process.
+
+        Clients train once more, each under a watch of its own thread. Nothing of that is kept.
+        """
+
+        def watched(job: LocalJob, k: int) -> tuple[State, Work]:
+            with NoDraws(UserError(DRAWS)):
+                train(job, k)
+            return {}, Work()
+
+        self._each(watched, clients)
 
     def probe(self, given: Received, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Tree, Work]:
         def one(job: LocalJob, k: int) -> tuple[State, Work]:

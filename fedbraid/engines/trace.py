@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedbraid.core.dispatch import Mode
 from fedbraid.errors import UserError
 
 Flat = Callable[..., list[Tensor]]
@@ -83,15 +83,10 @@ def record(function: Flat, inputs: Sequence[Tensor]) -> Recording:
     return Recording(apart, recorder.calls, outputs)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Recorder(Mode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.calls: list[Call] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: torch would load its compiler, two seconds of imports, to keep it away from here. Nothing is compiled."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:

@@ -16,6 +16,7 @@ from fedbraid.federation.remote import Patience, Remote
 from fedbraid.federation.secrecy import BOUND, Secrecy
 from fedbraid.federation.transport import InProcess, Transport
 from fedbraid.given import Given
+from fedbraid.heard import refuse_unheard
 from fedbraid.recording import OnRound, Recording
 from fedbraid.results import Run
 from fedbraid.runs import RunDirectory
@@ -107,6 +108,8 @@ def _prepared(
     directory = RunDirectory(out)
     register = Register(directory.path / "federation.json", tuple(roster), secrecy is not None)
     given = directory.as_begun(given) if resume else given
+    if not directory.started:  # one that was goes on with settings that were allowed then
+        refuse_unheard([(config, given.chain_of(config))])
     federation = assembled(config, transport, register, patience, directory.states, given, secrecy)
     weights = federation.model.tensors if given.model is not None else None
     return Recording(federation, resolved(federation, given), directory, weights)

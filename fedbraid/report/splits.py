@@ -23,6 +23,7 @@ from fedbraid.report.style import (
     Theme,
     blank,
     dressed,
+    key_above,
     ramp,
     readable_on,
     titled,
@@ -30,7 +31,6 @@ from fedbraid.report.style import (
 from fedbraid.report.words import neighbours, numbered, shortened
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -105,7 +105,8 @@ def shares(label_counts: Counts, names: Sequence[str] = (), *, theme: Theme = LI
     axes.set_xlim(0, 100)
     _client_axis(axes, shown.clients, shown.total, theme)
     titled(axes, theme, "share of the client's samples (%)", axes.get_ylabel())
-    _class_key(figure, drawn, shown.columns(), theme)
+    labels = shown.columns()
+    key_above(figure, drawn, labels, theme, 18, min(KEY_COLUMNS, len(labels)), handlelength=1.0, columnspacing=1.2)
     return figure
 
 
@@ -255,24 +256,6 @@ def _number_parts(axes: Axes, parts: Floats, middles: Floats, theme: Theme) -> N
             fontsize=SMALL - 1.5,
             color=readable_on(to_rgba(CLASS_COLOURS[group]), theme),
         )
-
-
-def _class_key(figure: Figure, drawn: Sequence[Artist], labels: Sequence[str], theme: Theme) -> None:
-    key = figure.legend(
-        drawn,
-        [str(place) for place in range(len(labels))],
-        loc="outside upper center",
-        ncols=min(KEY_COLUMNS, len(labels)),
-        frameon=False,
-        fontsize=SMALL,
-        labelcolor=theme.ink,
-        handlelength=1.0,
-        columnspacing=1.2,
-    )
-    # Set afterwards: matplotlib would drop a name with a leading underscore and typeset one with dollars.
-    for words, label in zip(key.get_texts(), labels, strict=True):
-        words.set_parse_math(False)
-        words.set_text(shortened(label, 18))
 
 
 def _few_amounts(axes: Axes) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedbraid.report.words import shortened
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
@@ -130,23 +131,34 @@ def legend_height(labels: Sequence[str]) -> float:
 
 
 def legend(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str], theme: Theme) -> None:
-    """Above the axes, where it can hide no data."""
+    columns = legend_columns(labels)
+    key_above(figure, handles, labels, theme, 72, columns, handlelength=3.2, columnspacing=1.6, borderaxespad=0.2)
+
+
+def key_above(
+    figure: Figure,
+    handles: Sequence[Artist],
+    labels: Sequence[str],
+    theme: Theme,
+    letters: int,
+    columns: int,
+    **spaces: float,
+) -> None:
+    """Above the axes, where it can hide no data; labels of so many letters at most. `spaces` are matplotlib's."""
     drawn = figure.legend(
         handles,
-        [str(index) for index in range(len(handles))],
+        [str(place) for place in range(len(handles))],
         loc="outside upper center",
-        ncols=legend_columns(labels),
+        ncols=columns,
         frameon=False,
         fontsize=SMALL,
         labelcolor=theme.ink,
-        handlelength=3.2,
-        columnspacing=1.6,
-        borderaxespad=0.2,
+        **spaces,
     )
     # Texts are set afterwards: matplotlib would drop a label with a leading underscore and typeset one with dollars.
     for text, label in zip(drawn.get_texts(), labels, strict=True):
         text.set_parse_math(False)
-        text.set_text(shortened(label, 72))
+        text.set_text(shortened(label, letters))
 
 
 def ramp(theme: Theme) -> Colormap:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from threading import Thread
 
 import pytest
 import torch
@@ -204,6 +205,20 @@ class Noisy(Network):
 def test_draws_that_change_little_are_refused_too(when, said):
     with pytest.raises(UserError, match=f"in {said} the network draws"):
         federation(module=Noisy(when))
+
+
+class Beside(Network):
+    """Draws nothing itself, neither where its attention could nor while another thread does."""
+
+    def features(self, x):
+        thread = Thread(target=torch.rand, args=(3,))
+        thread.start()
+        thread.join()
+        return nn.functional.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None])[0, 0]
+
+
+def test_a_network_is_not_blamed_for_what_another_thread_draws():
+    federation(module=Beside(4))
 
 
 class Checkpointed(Network):

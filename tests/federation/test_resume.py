@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from world import NAMES, apart, conducted, configured, here, nodes, samples
 
 from fedbraid.errors import UserError
-from fedbraid.federation.server import conduct
+from fedbraid.federation import assembly, server
+from fedbraid.federation.server import check_federation, conduct
 from fedbraid.federation.transport import InProcess
 
 METHOD = "scaffold+rfedavg_plus(lam=0.1)"
@@ -64,6 +65,13 @@ def test_killed_at_random_moments(seed, file, tmp_path):
 
 class Crash(BaseException):
     """The machine stops here."""
+
+
+class Gone(InProcess):
+    """A network that ends with the server as soon as that looks who is there."""
+
+    def present(self):
+        raise Crash
 
 
 def crashing(patch, at):
@@ -151,3 +159,52 @@ def test_a_server_is_resumed_with_its_own_clients_and_settings(file, tmp_path):
     assert json.loads((tmp_path / "run" / "federation.json").read_text()) == saved
     assert apart(trained(tmp_path), expected(file, "scaffold", rounds=2)) < 1e-10
     assert tuple(saved["sizes"].values()) == world.SIZES
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "reason"),
+    [
+        ("fedavg", {"analysis": {"every": 2}}, "analysis.every=2 is for analyses"),
+        ("nova(mu=0.2)", {}, "nova's mu=0.2 is for the pull of prox"),
+        ("asd+ntd(beta=2.0)", {}, r"ntd\(beta=2.0\) has no effect here"),
+    ],
+)
+def test_what_was_allowed_when_a_federation_was_recorded_is_gone_on_with(
+    method, settings, reason, file, tmp_path, monkeypatch
+):
+    config = configured(method, file, rounds=2, **settings)
+    transport, place = InProcess(nodes(config, tmp_path / "homes")), tmp_path / "run"
+
+    def stop(line, config):
+        raise Crash
+
+    for ask in (
+        lambda: check_federation(config, NAMES, out=place),
+        lambda: conducted(tmp_path, method, file, **settings),
+    ):
+        with pytest.raises(UserError, match=reason):
+            ask()
+    assert not place.exists()
+    with monkeypatch.context() as earlier, pytest.raises(Crash):  # a version that did not refuse it
+        earlier.setattr(server, "refuse_unheard", lambda runs: None)
+        conduct(config, transport, NAMES, out=place, on_round=stop)
+    check_federation(config, NAMES, out=place, resume=True)
+    with pytest.raises(UserError, match="already holds a run; add --resume"):
+        check_federation(config, NAMES, out=place)
+    conduct(config, transport, NAMES, out=place, resume=True)
+    assert apart(trained(tmp_path), expected(file, method, rounds=2, **settings)) < 1e-10
+
+
+def test_a_strand_without_effect_on_the_data_is_gone_on_with_where_it_was_recorded(file, tmp_path, monkeypatch):
+    two_classes = {"name": "clients", "shape": [3], "classes": 2}
+    config, place = configured("ntd", file, data=two_classes), tmp_path / "run"
+
+    def check():
+        check_federation(config, NAMES, out=place, resume=True)
+
+    with pytest.raises(UserError, match="no two are left to tell apart"):
+        check()
+    with monkeypatch.context() as earlier, pytest.raises(Crash):  # a version that did not refuse it
+        earlier.setattr(assembly, "check_effect", lambda chain, dataset: None)
+        conduct(config, Gone({}), NAMES, out=place)
+    check()

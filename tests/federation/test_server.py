@@ -517,6 +517,9 @@ def test_scores_that_cannot_be_are_left_out(told, reason, file, tmp_path, caplog
 # --- what is asked of a server that cannot be
 
 
+TWO_CLASSES = {"name": "clients", "shape": [3], "classes": 2}
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -540,6 +543,7 @@ def test_scores_that_cannot_be_are_left_out(told, reason, file, tmp_path, caplog
         ({"data": {"name": "clients", "shape": [3], "classes": 3, "colour": 1}}, "data.colour"),
         ({"data": {"name": "clients", "shape": [3], "task": "regression", "ranges": [2.0]}}, "data.ranges"),
         ({"data": {"name": "clients", "shape": [3], "task": "regression"}, "method": "lc"}, "needs class labels"),
+        ({"data": TWO_CLASSES, "method": "ntd"}, "no two are left to tell apart"),
     ],
 )
 def test_refused_at_the_start(settings, reason, file, tmp_path):
