@@ -145,7 +145,8 @@ def test_changes_make_other_runs_except_for_seeds_and_device(tiny):
     assert digests(seeds=5) == digests(device="cpu") == digests(settings=("save.every=1",)) == plain
     for changes in ({"small": True}, {"rounds": 3}, {"settings": ("local.epochs=2",)}):
         assert not digests(**changes) & plain, changes
-    assert digests(rounds=2, settings=("rounds=4",)) == plain, "what is set comes last"
+    with pytest.raises(UserError, match="--rounds and --set rounds both"):
+        digests(rounds=2, settings=("rounds=4",))
 
 
 def test_changes_are_laid_over_every_cell(tiny):
