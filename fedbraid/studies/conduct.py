@@ -107,14 +107,7 @@ def conduct(
     """
     began = monotonic()
     now = state(runs, out, data_dir)
-    for run in now.finished:
-        _check(records.read(out, run.digest, run.config.seed), run, out)  # before anything is trained
-        _forget(out, run)  # left by a process that was killed before it came to that
-    if now.begun and not resume:
-        raise UserError(
-            f"{unfinished(out, now.begun[0]).path} holds an unfinished run of this study, one of {len(now.begun)}; "
-            "add --resume to continue, or choose another --out"
-        )
+    _look_through(now, out, resume)
     data_sets = list(dict.fromkeys(repr(run.config.data) for run in runs))
     pending = sorted(now.pending, key=lambda run: data_sets.index(repr(run.config.data)))  # each is loaded once
     given = Given(strands=own, data_dir=data_dir)
@@ -150,6 +143,18 @@ def conduct(
         note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left - len(impossible)} to go")
     refusals = tuple(pending[place] for place in impossible)
     return replace(state(runs, out, data_dir), refused=refusals, reasons=reasons)
+
+
+def _look_through(now: State, out: Path, resume: bool) -> None:
+    """What is there already, before anything is trained: damaged or outdated records are told of."""
+    for run in now.finished:
+        _check(records.read(out, run.digest, run.config.seed), run, out)
+        _forget(out, run)  # left by a process that was killed before it came to that
+    if now.begun and not resume:
+        raise UserError(
+            f"{unfinished(out, now.begun[0]).path} holds an unfinished run of this study, one of {len(now.begun)}; "
+            "add --resume to continue, or choose another --out"
+        )
 
 
 def _check(record: Record | None, run: Planned, out: Path) -> None:

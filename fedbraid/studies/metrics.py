@@ -16,18 +16,15 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from fedbraid.errors import UserError, unknown
-from fedbraid.metrics import METRICS as FURTHER
+from fedbraid.studies.logged import ACCURACY, aggregations, course, diverged, is_share, more_is_better, moved
 from fedbraid.studies.records import Record
 from fedbraid.studies.series import BOTH, PER_CLIENT, VALIDATION, needs
 from fedbraid.studies.wording import analysis_words, key_words
 from fedbraid.terms import terms
 
 A_METRIC = "a metric; write one such as best or rounds_to(target=0.55)"
-ACCURACY = "accuracy"
 UNNAMED = "calculated"
 """What a calculation gives where the recipe has no words for it."""
-SHARES = ACCURACY, "client_accuracy", "group_accuracy", "validation_accuracy"
-"""Keys of the log, or tables in it, whose numbers are shares."""
 
 
 @dataclass(frozen=True)
@@ -106,39 +103,7 @@ def _check(metric: str, key: str, value: Any) -> None:
         raise UserError(f"metric {metric!r} takes a {key} such as {EXAMPLES[key]!r}, not {value!r}")
 
 
-# --- what a round's log says
-
-Course = list[tuple[int, float]]
-
-
-def course(record: Record, of: str) -> Course:
-    """The rounds that have a value of `of`, and the value. What a model that is not finite scores says nothing."""
-    values, finite = record.series.get(of, ()), record.series["finite"]
-    return [
-        (number, float(value))
-        for number, value, counts in zip(record.rounds, values, finite, strict=False)
-        if value is not None and (counts or not _is_score(of))
-    ]
-
-
-def _is_score(of: str) -> bool:
-    """Whether it is of the model, and not of what was spent or seen on the way."""
-    return is_share(of) or of in ("loss", "validation_loss") or of in FURTHER
-
-
-def _diverged(record: Record, of: str, by: int = 0) -> bool:
-    """Whether the model that `of` is of was not finite at the end, or by a round."""
-    last = sum(number <= by for number in record.rounds) - 1 if by else -1
-    lost = not record.series["finite"][last] and of in record.series
-    return lost and (_is_score(of) or record.series[of][last] is None)
-
-
-def is_share(of: str) -> bool:
-    return of.split(".")[0] in SHARES or (of in FURTHER and FURTHER[of].is_share)
-
-
-def more_is_better(of: str) -> bool:
-    return FURTHER[of].higher_is_better if of in FURTHER else is_share(of) and not of.endswith(".std")
+# --- the metrics
 
 
 def _metric(words: str, of: str, better: str, read: Callable[[Record], float | None], **more: Any) -> Metric:
@@ -149,7 +114,7 @@ def _metric(words: str, of: str, better: str, read: Callable[[Record], float | N
 
 def _end(record: Record, of: str, n: int) -> list[float]:
     """The last `n` values. A model that is not finite has none at the end, whatever it had before."""
-    return [math.nan] if _diverged(record, of) else [value for _, value in course(record, of)][-n:]
+    return [math.nan] if diverged(record, of) else [value for _, value in course(record, of)][-n:]
 
 
 def _of_some(f: Callable[[Sequence[float]], float], values: Iterable[float]) -> float | None:
@@ -159,16 +124,13 @@ def _of_some(f: Callable[[Sequence[float]], float], values: Iterable[float]) -> 
     return f(some) if some else None
 
 
-# --- the metrics
-
-
 def best(of: str = ACCURACY, better: str = "") -> Metric:
     made = _metric(f"best {'test ' if of == ACCURACY else ''}{key_words(of)} of any round", of, better, _none)
     pick = max if made.higher_is_better else min
 
     def read(r: Record) -> float | None:
         found = _of_some(pick, (v for _, v in course(r, of)))
-        return math.nan if found is None and _diverged(r, of) else found
+        return math.nan if found is None and diverged(r, of) else found
 
     return replace(made, read=read)
 
@@ -183,7 +145,7 @@ def chosen(of: str = ACCURACY, better: str = "") -> Metric:
         rounds = [(number, score) for number, score in hits or course(r, "validation_loss") if number in tested]
         pick = max if hits else min
         if not rounds:
-            return math.nan if _diverged(r, of) else None
+            return math.nan if diverged(r, of) else None
         return tested[pick(rounds, key=lambda pair: pair[1])[0]]
 
     return replace(made, read=read, needs=BOTH.join(filter(None, [made.needs, VALIDATION])))
@@ -216,7 +178,7 @@ def std_last(n: int, of: str = ACCURACY) -> Metric:
 
 def at(round: int, of: str = ACCURACY, better: str = "") -> Metric:
     def read(r: Record) -> float | None:
-        if _diverged(r, of, by=round):
+        if diverged(r, of, by=round):
             return math.nan
         return _of_some(lambda values: values[-1], (v for number, v in course(r, of) if number <= round))
 
@@ -258,7 +220,7 @@ def _until(
 
     def read(r: Record) -> float | None:
         values = course(r, of)
-        if target is None or (not values and not _diverged(r, of)):
+        if target is None or (not values and not diverged(r, of)):
             return None
         reached = (number for number, v in values if (v >= target if goal.higher_is_better else v <= target))
         first = next(reached, None)
@@ -286,7 +248,7 @@ def aggregations_to(target: float | None = None, row: str = "", of: str = ACCURA
 
 
 def bytes_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
-    return _until("bytes_to", target, row, of, better, lambda r: list(accumulate(_moved(r))))
+    return _until("bytes_to", target, row, of, better, lambda r: list(accumulate(moved(r))))
 
 
 def seconds_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
@@ -310,24 +272,12 @@ def speedup(row: str, of: str = ACCURACY, better: str = "") -> Metric:
     return Metric(label, _none, higher_is_better=True, of=of, needs=needs(of), beside=row, given=given, never=0.0)
 
 
-def aggregations(record: Record) -> list[int]:
-    """How often the server has averaged, after each round: FedSkip's does only now and then."""
-    skip = record.config.get("strands", {}).get("skip", {"every": 1, "final_aggregate": False})
-    rounds = record.config["rounds"]
-    averaged = [n % skip["every"] == 0 or (n == rounds and skip["final_aggregate"]) for n in record.rounds]
-    return list(accumulate(map(int, averaged)))
-
-
-def _moved(record: Record) -> list[float]:
-    return [down + up for down, up in zip(record.series["bytes_down"], record.series["bytes_up"], strict=True)]
-
-
 def bytes_moved() -> Metric:
-    return Metric("bytes moved in all rounds", lambda r: math.fsum(_moved(r)), higher_is_better=False)
+    return Metric("bytes moved in all rounds", lambda r: math.fsum(moved(r)), higher_is_better=False)
 
 
 def bytes_per_round() -> Metric:
-    return Metric("bytes moved in a round", lambda r: _of_some(fmean, _moved(r)), higher_is_better=False)
+    return Metric("bytes moved in a round", lambda r: _of_some(fmean, moved(r)), higher_is_better=False)
 
 
 def seconds() -> Metric:

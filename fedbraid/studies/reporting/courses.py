@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbraid.errors import unknown
 from fedbraid.report.series import Floats
-from fedbraid.studies.metrics import aggregations, course
+from fedbraid.studies.logged import aggregations, course
 from fedbraid.studies.records import Record
 
 

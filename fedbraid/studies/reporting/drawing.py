@@ -14,7 +14,7 @@ from fedbraid.report import splits
 from fedbraid.report.lines import METRICS, amounts, whole_numbers
 from fedbraid.report.style import LIGHT, NORMAL, Theme, legend, stroke, titled
 from fedbraid.report.words import byte_unit, shortened
-from fedbraid.studies.metrics import is_share
+from fedbraid.studies.logged import is_share
 from fedbraid.studies.reporting import panels as panels_of
 from fedbraid.studies.reporting.asked import Asked
 from fedbraid.studies.reporting.bars import PAPERS

@@ -9,7 +9,8 @@ from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
 from fedbraid.studies.claims import POINTS, Finding, Sample, judged
-from fedbraid.studies.metrics import UNNAMED, Metric, aggregations, course, parse
+from fedbraid.studies.logged import aggregations, course
+from fedbraid.studies.metrics import UNNAMED, Metric, parse
 from fedbraid.studies.naming import AT, Place, pairs
 from fedbraid.studies.recipe import Claim, Recipe
 from fedbraid.studies.records import Record

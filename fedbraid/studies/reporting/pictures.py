@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedbraid.report import pictures as report
 from fedbraid.report.lines import METRICS
-from fedbraid.studies.metrics import is_share, more_is_better
+from fedbraid.studies.logged import is_share, more_is_better
 from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.reporting.asked import Asked, asked, in_order
