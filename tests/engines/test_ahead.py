@@ -155,7 +155,7 @@ def test_clients_that_have_not_begun_do_not_once_one_has_failed():
     sizes = (3, 30, 4, 5, 6, 7, 8, 9)
     with pytest.raises(ArithmeticError):
         federation(Fails(), data=toy(sizes), engine={"kind": "loop", "workers": 2}).advance()
-    assert BEGUN[0] == 30
+    assert 30 in BEGUN[:2], "two begin at once, and either may be the first to say so"
     assert len(BEGUN) <= 4
 
 
