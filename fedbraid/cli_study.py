@@ -18,9 +18,9 @@ from fedbraid.errors import UserError
 
 if TYPE_CHECKING:
     from fedbraid.core.strand import Strand
-    from fedbraid.studies.conduct import State
-    from fedbraid.studies.plan import Changes, Table
-    from fedbraid.studies.results import Results
+    from fedbraid.studies.study_plan import Changes, Table
+    from fedbraid.studies.study_runner import State
+    from fedbraid.studies.table_results import Results
 
 study_app = typer.Typer(
     help="Tables and figures of papers: run here, and told beside the paper's.", no_args_is_help=True
@@ -48,14 +48,14 @@ RESULTS = Path("results")
 @study_app.command("list")
 def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json = False) -> None:
     """The recipes there are, how many of their runs are finished here, and how many cannot be run for lack of data."""
-    from fedbraid.studies import recipes
-    from fedbraid.studies.conduct import state
-    from fedbraid.studies.folders import RUNS, check_folders
-    from fedbraid.studies.plan import planned, table
+    from fedbraid.studies import recipe_files
+    from fedbraid.studies.report_folders import RUNS, check_folders
+    from fedbraid.studies.study_plan import planned, table
+    from fedbraid.studies.study_runner import state
 
     check_folders([*place.parents, place, *(place / name for name in RUNS)])
     rows = []
-    for recipe in map(recipes.read, recipes.files([])):
+    for recipe in map(recipe_files.read, recipe_files.files([])):
         made = table(recipe)
         runs = planned([made])
         now = state(runs, place, data_dir)
@@ -79,13 +79,13 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
 def study_check(name: Names = None, strand: Own = None) -> None:
     """Whether recipes can be run: every cell's settings, method, partition and metric. Nothing is loaded or trained."""
     from fedbraid.cli_input import load_strands
-    from fedbraid.studies import recipes
-    from fedbraid.studies.plan import planned, table
+    from fedbraid.studies import recipe_files
+    from fedbraid.studies.study_plan import planned, table
 
     wrong, own = 0, load_strands(strand)
-    for file in recipes.files(name or []):
+    for file in recipe_files.files(name or []):
         try:
-            made = table(recipes.load(file, own), own=own)
+            made = table(recipe_files.load(file, own), own=own)
         except UserError as error:
             wrong += 1
             err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
@@ -119,14 +119,14 @@ def study_run(
     """Run what is not finished yet of a table or figure, and report it beside the paper's numbers."""
     from fedbraid import cli_show
     from fedbraid.cli_input import load_strands
-    from fedbraid.studies import plan
-    from fedbraid.studies.conduct import conduct, state
-    from fedbraid.studies.folders import report_folders
+    from fedbraid.studies import study_plan
+    from fedbraid.studies.report_folders import report_folders
+    from fedbraid.studies.study_runner import conduct, state
 
     own = load_strands(strand)
     tables = _tables(name, _changes(scale, seeds, rounds, settings, device), own)
-    planned = plan.planned(tables.values(), only or ())
-    runs = plan.shard(planned, shard)
+    planned = study_plan.planned(tables.values(), only or ())
+    runs = study_plan.shard(planned, shard)
     if planned and not runs:
         others = len({run.digest for run in planned})
         _say(err, f"nothing to run: there are {others} different runs, and --shard {shard} has none of them")
@@ -135,7 +135,7 @@ def study_run(
     for way, without in before.without_data.items():
         _say(err, f"skipped: {len(without)} runs of {len({run.digest for run in without})} cells, because {way}")
     ahead = sum(run.config.rounds for run in before.pending)
-    with interruptible(place), cli_show.progress(err, ahead, plan.cell_names(runs)) as on_round:
+    with interruptible(place), cli_show.progress(err, ahead, study_plan.cell_names(runs)) as on_round:
         after = conduct(
             runs,
             place,
@@ -148,8 +148,8 @@ def study_run(
         )
     written = {}
     for asked, made in tables.items():
-        if plan.selected(made, only or ()):
-            told = plan.as_recorded(made, place)
+        if study_plan.selected(made, only or ()):
+            told = study_plan.as_recorded(made, place)
             call = _call(asked, place, strand)
             _report(told, folders[asked], place, data_dir, call, show=not as_json, refused=after.reasons)
             written[made.recipe.name] = str(folders[asked])
@@ -192,9 +192,9 @@ def study_report(
     Scale, rounds and settings are those that it was run with; another number of seeds replaces the report.
     """
     from fedbraid.cli_input import load_strands
-    from fedbraid.studies.folders import check_folders, report_folders
-    from fedbraid.studies.plan import as_recorded
-    from fedbraid.studies.results import gathered, why_empty
+    from fedbraid.studies.report_folders import check_folders, report_folders
+    from fedbraid.studies.study_plan import as_recorded
+    from fedbraid.studies.table_results import gathered, why_empty
 
     changes, own = _changes(scale, seeds, rounds, settings, None), load_strands(strand)
     if not name and not (place.is_dir() and any(place.iterdir())):
@@ -228,8 +228,8 @@ def study_report(
 @study_app.command("overview")
 def study_overview(place: Place = RESULTS) -> None:
     """Put all reports of a folder on one page: cells run, how near the paper's they are, which claims hold."""
-    from fedbraid.studies.folders import check_folders
     from fedbraid.studies.overview import write_overview
+    from fedbraid.studies.report_folders import check_folders
 
     check_folders([*place.parents, place])
     written = {path.suffix: path for path in write_overview(place)}
@@ -247,9 +247,9 @@ def _why_no_report(asked: str, place: Path, run: str, lacking: str) -> str:
 
 def _why_nothing(place: Path) -> str:
     """Why no report was made where no recipe was named."""
-    from fedbraid.studies import records
+    from fedbraid.studies import run_records
 
-    others = len(records.all_in(place))
+    others = len(run_records.all_in(place))
     if not others:
         return f"nothing of any study is finished in {place}; `fedbraid study run NAME` runs one"
     return (
@@ -261,29 +261,32 @@ def _why_nothing(place: Path) -> str:
 def _changes(
     scale: str, seeds: int | None, rounds: int | None, settings: list[str] | None, device: str | None
 ) -> Changes:
-    from fedbraid.studies.plan import Changes
+    from fedbraid.studies.study_plan import Changes
 
     return Changes(scale == "small", seeds or 0, rounds or 0, tuple(settings or ()), device or "")
 
 
 def _tables(names: list[str], changes: Changes, own: tuple[type[Strand], ...]) -> dict[str, Table]:
     """The tables, by what they are asked for as: a recipe's name, or the path of a file of one's own."""
-    from fedbraid.studies import recipes
-    from fedbraid.studies.plan import table
+    from fedbraid.studies import recipe_files
+    from fedbraid.studies.study_plan import table
 
-    return {recipes.called(file): table(recipes.load(file, own), changes, own) for file in recipes.files(names)}
+    return {
+        recipe_files.called(file): table(recipe_files.load(file, own), changes, own)
+        for file in recipe_files.files(names)
+    }
 
 
 def _possible(changes: Changes, own: tuple[type[Strand], ...]) -> dict[str, Table]:
     """The tables of all recipes that can be changed so; of one that cannot, nothing was begun."""
-    from fedbraid.studies import recipes
-    from fedbraid.studies.plan import table
+    from fedbraid.studies import recipe_files
+    from fedbraid.studies.study_plan import table
 
     made: dict[str, Table] = {}
     refused: list[UserError] = []
-    for file in recipes.files([]):
+    for file in recipe_files.files([]):
         try:
-            made[recipes.called(file)] = table(recipes.read(file), changes, own)
+            made[recipe_files.called(file)] = table(recipe_files.read(file), changes, own)
         except UserError as error:
             refused.append(error)
     if not made:
@@ -293,7 +296,7 @@ def _possible(changes: Changes, own: tuple[type[Strand], ...]) -> dict[str, Tabl
 
 def _begun(made: Table, folder: Path, place: Path, named: list[str] | None) -> bool:
     """Whether some of its runs are finished; of what is only calculated, whether it was reported, or is asked for."""
-    from fedbraid.studies.plan import has_records
+    from fedbraid.studies.study_plan import has_records
 
     return bool(named) or folder.is_dir() if made.recipe.calculation else has_records(made, place)
 
@@ -315,7 +318,7 @@ def _report(
     refused: Mapping[str, str] | None = None,
 ) -> None:
     """Write the report of what is finished of a table, and show the table."""
-    from fedbraid.studies.results import gathered
+    from fedbraid.studies.table_results import gathered
 
     _write(made, gathered(made, place, data_dir, refused), folder, call, show=show)
 

@@ -6,7 +6,7 @@ from fedbraid import methods
 from fedbraid.config import from_dict
 from fedbraid.errors import UserError
 from fedbraid.heard import refuse_unheard
-from fedbraid.studies.identity import written_out
+from fedbraid.studies.run_digest import written_out
 
 
 def asked(*several):

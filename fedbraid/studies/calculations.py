@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedbraid.studies.bound import bound
-from fedbraid.studies.layers import layers
+from fedbraid.studies.layer_sizes import layers
 from fedbraid.studies.payload import payload
 from fedbraid.studies.recipe import Settings
+from fedbraid.studies.theorem_bound import bound
 
 Calculation = Callable[[Settings, int], float]
 

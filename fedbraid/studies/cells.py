@@ -10,10 +10,10 @@ from typing import Any
 from fedbraid.config import Config
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
-from fedbraid.studies.identity import config_of
 from fedbraid.studies.naming import Place, matching
+from fedbraid.studies.overlay import laid
 from fedbraid.studies.recipe import Line, Recipe, Settings
-from fedbraid.studies.settings import laid
+from fedbraid.studies.run_digest import config_of
 
 ANALYZE = "analyze"
 """The settings' key that says which analyses are made of the finished run; no part of what the run is."""

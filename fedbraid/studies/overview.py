@@ -20,8 +20,8 @@ from fedbraid.report.pictures import Picture, picture
 from fedbraid.report.style import LIGHT, Theme, stroke
 from fedbraid.report.table import literal, markdown_row
 from fedbraid.report.words import NOTHING
+from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.claims import POINTS
-from fedbraid.studies.metrics import parse
 from fedbraid.studies.reporting import panels as panels_of
 from fedbraid.studies.reporting.account import PAPERS
 from fedbraid.studies.reporting.words import signed

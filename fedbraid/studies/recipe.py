@@ -73,7 +73,7 @@ class Recipe:
     paper: str  # feddisco, rfedavg, asd, fedskip or fedacd, or a title of your own
     item: str  # "Table 1"
     title: str
-    metric: str  # best, last, mean_last(n=10), rounds_to(target=0.55) …; see `studies.metrics`
+    metric: str  # best, last, mean_last(n=10), rounds_to(target=0.55) …; see `studies.cell_metrics`
     base: Settings
     columns: tuple[Line, ...]
     rows: tuple[Line, ...]

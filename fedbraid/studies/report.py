@@ -13,7 +13,7 @@ from fedbraid.studies.reporting.markdown import to_markdown
 from fedbraid.studies.reporting.page import page
 from fedbraid.studies.reporting.pictures import pictures
 from fedbraid.studies.reporting.tidy import to_json
-from fedbraid.studies.results import Results
+from fedbraid.studies.table_results import Results
 
 
 def write_report(recipe: Recipe, results: Results, out: Path, call: str = "") -> list[Path]:

@@ -13,8 +13,8 @@ from fedbraid.analyses.discrepancy import discrepancies
 from fedbraid.analyses.theorem import Bound, Constants, onto_simplex
 from fedbraid.errors import UserError
 from fedbraid.strands.disco import disco_weights
-from fedbraid.studies.bound import bound
 from fedbraid.studies.calculations import CALCULATIONS
+from fedbraid.studies.theorem_bound import bound
 
 STRONG = Constants(local_steps=10, lr=0.03, dissimilarity=0.5, gap=0.2, lam=0.2)
 """Constants for which clients of great discrepancy matter: A = 0.16."""

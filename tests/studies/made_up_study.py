@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedbraid.config import to_dict
+from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.cells import cells
-from fedbraid.studies.identity import digest
-from fedbraid.studies.metrics import parse
 from fedbraid.studies.recipe import Claim, Line, Override, Picture, Recipe
-from fedbraid.studies.records import Record, record_of
-from fedbraid.studies.results import CellResult, Results
+from fedbraid.studies.run_digest import digest
+from fedbraid.studies.run_records import Record, record_of
+from fedbraid.studies.table_results import CellResult, Results
 
 ENVIRONMENT = {"fedbraid": "0.1.0", "torch": "2", "python": "3.11", "machine": "<b>two</b> cores", "gpu": "none"}
 Course = Sequence[float]

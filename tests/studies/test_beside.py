@@ -6,13 +6,13 @@ import pytest
 
 from fedbraid.config import to_dict
 from fedbraid.errors import UserError
-from fedbraid.studies import recipes, records
-from fedbraid.studies.identity import digest
-from fedbraid.studies.metrics import parse
-from fedbraid.studies.plan import table
-from fedbraid.studies.records import record_of
+from fedbraid.studies import recipe_files, run_records
+from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.reporting.account import account
-from fedbraid.studies.results import gathered
+from fedbraid.studies.run_digest import digest
+from fedbraid.studies.run_records import record_of
+from fedbraid.studies.study_plan import table
+from fedbraid.studies.table_results import gathered
 
 RECIPE = """
 paper = "made up"
@@ -54,14 +54,14 @@ ACCURACIES = {
 @pytest.fixture
 def made(tmp_path):
     (tmp_path / "tiny.toml").write_text(RECIPE)
-    return table(recipes.load(tmp_path / "tiny.toml"))
+    return table(recipe_files.load(tmp_path / "tiny.toml"))
 
 
 def record(made, row, seed, out):
     config = made.cells[row, "rounds"].config
     spent = {"bytes_down": 1, "bytes_up": 1, "forward_samples": 1, "backward_samples": 1, "seconds": 1.0}
     lines = [{"round": k + 1, "accuracy": a, "finite": True, **spent} for k, a in enumerate(ACCURACIES[row, seed])]
-    records.write(out, record_of(digest(config), to_dict(config) | {"seed": seed}, lines, None, {}, {}))
+    run_records.write(out, record_of(digest(config), to_dict(config) | {"seed": seed}, lines, None, {}, {}))
 
 
 def values(made, out):
@@ -100,7 +100,7 @@ def test_without_the_other_row_there_is_no_number(made, tmp_path):
 
 def test_of_losses_the_best_is_the_least(made, tmp_path):
     record(made, "FedAvg", 0, tmp_path)
-    one = records.read(tmp_path, digest(made.cells["FedAvg", "rounds"].config), 0)
+    one = run_records.read(tmp_path, digest(made.cells["FedAvg", "rounds"].config), 0)
     falling = type(one)(**{**vars(one), "series": {**one.series, "loss": [3.0, 2.0, 1.0, 2.0]}})
     metric = parse("rounds_to(row='FedAvg', of='loss')")
     assert metric.read(falling) is None and metric.given(falling).read(falling) == 3
@@ -118,4 +118,4 @@ def test_a_target_or_a_row(text):
 def test_the_row_must_be_there(tmp_path):
     (tmp_path / "tiny.toml").write_text(RECIPE.replace("speedup(row='FedAvg')", "speedup(row='FedAvgs')"))
     with pytest.raises(UserError, match="no row is called 'FedAvgs'; did you mean 'FedAvg'"):
-        recipes.load(tmp_path / "tiny.toml")
+        recipe_files.load(tmp_path / "tiny.toml")

@@ -19,13 +19,13 @@ from fedbraid import data, execute
 from fedbraid.config import flat
 from fedbraid.errors import UserError
 from fedbraid.runs import RunDirectory
-from fedbraid.studies import recipes, records
+from fedbraid.studies import recipe_files, run_records
 from fedbraid.studies.calculations import CALCULATIONS
-from fedbraid.studies.conduct import conduct, state, unfinished
-from fedbraid.studies.identity import config_of
-from fedbraid.studies.plan import planned, shard, table
-from fedbraid.studies.results import gathered
-from fedbraid.studies.sources import source_of
+from fedbraid.studies.file_digests import source_of
+from fedbraid.studies.run_digest import config_of
+from fedbraid.studies.study_plan import planned, shard, table
+from fedbraid.studies.study_runner import conduct, state, unfinished
+from fedbraid.studies.table_results import gathered
 
 ROUNDS = 4
 
@@ -200,7 +200,7 @@ def test_what_a_killed_process_left_of_a_recorded_run_is_removed(whole, recipe, 
 
 
 def test_a_run_that_was_over_but_not_recorded_is_recorded(whole, recipe, tmp_path):
-    with patch.object(records, "write", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with patch.object(run_records, "write", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         conducted(recipe, tmp_path)
     done = sorted(tmp_path.glob("unfinished/*/*/summary.json"))
     assert len(done) == 4 and not (tmp_path / "runs").exists()
@@ -216,7 +216,7 @@ def test_cells_without_their_data_are_left_out(recipe, tmp_path):
     assert len(now.finished) == 4 and not now.pending
     [(way, runs)] = now.without_data.items()
     assert "data set 'cifar10' is not in" in way and "fedbraid data get cifar10" in way and len(runs) == 4
-    results = gathered(table(recipes.load(path)), tmp_path / "out", tmp_path)
+    results = gathered(table(recipe_files.load(path)), tmp_path / "out", tmp_path)
     assert results.cells["FedAvg", "alike"].skipped == way and len(results.cells["FedAvg", "skewed"].values) == 2
 
 
@@ -228,7 +228,7 @@ def test_each_data_set_is_loaded_once(tmp_path):
 
 
 def test_the_table_is_gathered_from_the_records(whole, recipe):
-    results = gathered(table(recipes.load(recipe)), whole)
+    results = gathered(table(recipe_files.load(recipe)), whole)
     assert next(iter(results.cells)) == ("FedAvg", "skewed") and results.seeds == (0, 1) and results.variant == ""
     cell = results.cells["FedAvg+Disco", "alike"]
     assert cell.settings.strands["disco"]["a"] == 0.2 and cell.metric == "last" and not cell.missing
@@ -252,17 +252,17 @@ def test_a_damaged_record_is_told_of_before_anything_is_trained(whole, recipe, t
 
 def test_a_metric_that_finds_nothing_is_told_from_what_was_not_run(whole, recipe):
     metric = "last(of='nosuch')"
-    made = table(replace(recipes.load(recipe), metric=metric))
+    made = table(replace(recipe_files.load(recipe), metric=metric))
     cells = [cell for cell in gathered(made, whole).cells.values() if cell.metric == metric and not cell.skipped]
     assert cells and all(cell.without == (0, 1) and not cell.missing and not cell.values for cell in cells)
 
 
 def test_what_is_missing_is_told(whole, recipe, tmp_path):
     out = copied(whole, tmp_path)
-    some = table(recipes.load(recipe))
+    some = table(recipe_files.load(recipe))
     for run in runs_of(recipe):
         if run.config.seed == 1 or run.cells[0].startswith("tiny: FedAvg+Disco"):
-            records.path_of(out, run.digest, run.config.seed).unlink()
+            run_records.path_of(out, run.digest, run.config.seed).unlink()
     results = gathered(some, out)
     assert results.cells["FedAvg", "skewed"].missing == (1,) and list(results.cells["FedAvg", "skewed"].values) == [0]
     assert results.cells["FedAvg+Disco", "skewed"].missing == (0, 1)
@@ -315,7 +315,7 @@ def test_the_real_analyses_are_asked_by_default(tmp_path):
     pytest.importorskip("fedbraid.analyses")
     runs = [run for run in runs_of(asking(tmp_path, "drift")) if run.analyze][:1]
     conduct(runs, tmp_path / "out")
-    record = records.read(tmp_path / "out", runs[0].digest, 0)
+    record = run_records.read(tmp_path / "out", runs[0].digest, 0)
     assert record.analyses["drift"]
 
 
@@ -338,7 +338,7 @@ def test_cells_that_are_calculated(tmp_path, monkeypatch):
         name = "2"
         set = { extra = 2 }
     """
-    made = table(recipes.load(written(tmp_path, text)))
+    made = table(recipe_files.load(written(tmp_path, text)))
     assert planned([made]) == []
     cells = gathered(made, tmp_path).cells
     assert cells["a", "1"].values == {0: 7, 1: 8} and cells["a", "2"].values == {0: 8, 1: 9}

@@ -6,8 +6,8 @@ import pytest
 from tiny_study import made_up_record
 
 from fedbraid.errors import UserError
-from fedbraid.studies.logged import aggregations
-from fedbraid.studies.metrics import METRICS, parse
+from fedbraid.studies.cell_metrics import METRICS, parse
+from fedbraid.studies.round_series import aggregations
 
 CLIENTS = [{"mean": m, "std": s, "min": 0.0, "worst10": 0.0, "each": [m, None, 0.1, 0.2]} for m, s in [(0.5, 0.2)] * 3]
 RECORD = made_up_record(

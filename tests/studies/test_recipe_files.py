@@ -7,7 +7,7 @@ import pytest
 from tiny_study import RECIPE, written
 
 from fedbraid.errors import UserError
-from fedbraid.studies import recipes
+from fedbraid.studies import recipe_files
 from fedbraid.studies.cells import cells
 
 
@@ -21,7 +21,7 @@ def changed(*pairs):
 
 
 def test_a_recipe_is_what_its_file_says(tmp_path):
-    recipe = recipes.load(written(tmp_path, name="mine-table1"))
+    recipe = recipe_files.load(written(tmp_path, name="mine-table1"))
     assert (recipe.name, recipe.paper, recipe.item, recipe.seeds) == ("mine-table1", "made up", "Table 1", 2)
     assert [line.name for line in recipe.rows] == ["FedAvg", "FedAvg+Disco", "FedAvg again"]
     assert [line.x for line in recipe.columns] == [0.3, 100.0]
@@ -32,7 +32,7 @@ def test_a_recipe_is_what_its_file_says(tmp_path):
 
 
 def test_cells_have_their_settings_laid_over_one_another(tmp_path):
-    made = cells(recipes.load(written(tmp_path)))
+    made = cells(recipe_files.load(written(tmp_path)))
     assert list(made)[:3] == [("FedAvg", "skewed"), ("FedAvg", "alike"), ("FedAvg+Disco", "skewed")]
     config = {place: cell.config for place, cell in made.items()}
     assert config["FedAvg", "skewed"].strands == {}, "hyper-parameters of other rows' strands do not count"
@@ -45,10 +45,10 @@ def test_cells_have_their_settings_laid_over_one_another(tmp_path):
 
 
 def test_the_miniature_is_laid_over_everything_and_a_column_adds_its_own(tmp_path):
-    made = cells(recipes.load(written(tmp_path)), small=True)
+    made = cells(recipe_files.load(written(tmp_path)), small=True)
     assert {cell.config.rounds for cell in made.values() if cell.config} == {2}
     assert made["FedAvg", "skewed"].config.local.batch == 8 and made["FedAvg", "alike"].config.local.batch == 16
-    plain = recipes.load(written(tmp_path, changed(("[small]\nrounds = 2\n", ""))))
+    plain = recipe_files.load(written(tmp_path, changed(("[small]\nrounds = 2\n", ""))))
     with pytest.raises(UserError, match=r"no \[small\] part"):
         cells(plain, small=True)
 
@@ -61,7 +61,7 @@ def test_a_row_goes_over_its_column_and_its_metric_does(tmp_path):
             'metric = "at(round=3)"\nset = { rounds = 5 }',
         ),
     )
-    made = cells(recipes.load(written(tmp_path, text)))
+    made = cells(recipe_files.load(written(tmp_path, text)))
     assert (made["FedAvg", "alike"].config.rounds, made["FedAvg again", "alike"].config.rounds) == (3, 5)
     assert (made["FedAvg", "alike"].metric, made["FedAvg again", "alike"].metric) == ("best", "at(round=3)")
 
@@ -69,7 +69,7 @@ def test_a_row_goes_over_its_column_and_its_metric_does(tmp_path):
 def test_the_recipe_in_the_docs_is_one(tmp_path):
     page = Path(__file__).parents[2] / "docs" / "studies.md"
     [text] = re.findall(r"```toml recipe\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
-    recipe = recipes.load(written(tmp_path, text))
+    recipe = recipe_files.load(written(tmp_path, text))
     assert len(cells(recipe)) == 4 and len(cells(recipe, small=True)) == 4
 
 
@@ -268,27 +268,27 @@ MISTAKES = {
 def test_mistakes_are_told_in_a_sentence(mistake, tmp_path):
     pieces, said = MISTAKES[mistake]
     with pytest.raises(UserError) as told:
-        recipes.load(written(tmp_path, changed(*pieces)))
+        recipe_files.load(written(tmp_path, changed(*pieces)))
     assert said in str(told.value), str(told.value)
     assert str(told.value).startswith("tiny.toml: ") and "\n" not in str(told.value)
 
 
 def test_files_that_are_none(tmp_path):
     with pytest.raises(UserError, match="there is no file"):
-        recipes.load(tmp_path / "none.toml")
+        recipe_files.load(tmp_path / "none.toml")
     with pytest.raises(UserError, match=r"tiny\.toml is not valid TOML"):
-        recipes.load(written(tmp_path, "paper = "))
+        recipe_files.load(written(tmp_path, "paper = "))
     with pytest.raises(UserError, match="no recipe is called 'exampel'; did you mean 'example'"):
-        recipes.files(["exampel"])
+        recipe_files.files(["exampel"])
 
 
 def test_recipes_are_found_by_name_pattern_and_path(tmp_path):
     mine = written(tmp_path)
-    assert "example" in recipes.names()
+    assert "example" in recipe_files.names()
     again = f"{tmp_path}/../{tmp_path.name}/tiny.toml"
-    files = recipes.files(["example", str(mine), "exam*", again])
-    assert [recipes.called(file) for file in files] == ["example", str(mine)], "each once"
-    assert [file.stem for file in recipes.files([])] == recipes.names()
+    files = recipe_files.files(["example", str(mine), "exam*", again])
+    assert [recipe_files.called(file) for file in files] == ["example", str(mine)], "each once"
+    assert [file.stem for file in recipe_files.files([])] == recipe_files.names()
 
 
 @pytest.mark.parametrize(
@@ -296,4 +296,4 @@ def test_recipes_are_found_by_name_pattern_and_path(tmp_path):
     ['"natural", clients = 500, min_size = 900', '"niid2", clients = 600', '"classes", classes_per_client = 80'],
 )
 def test_what_some_data_would_do_with_is_no_mistake(split, tmp_path):
-    recipes.load(written(tmp_path, changed(('"iid", clients = 6', split))))
+    recipe_files.load(written(tmp_path, changed(('"iid", clients = 6', split))))

@@ -18,14 +18,14 @@ from helpers import federation, toy
 from fedbraid.config import Config
 from fedbraid.data.dirichlet import dirichlet
 from fedbraid.errors import UserError
-from fedbraid.studies import metrics, recipes
+from fedbraid.studies import cell_metrics, recipe_files
 from fedbraid.studies.cells import Cell, cells
-from fedbraid.studies.identity import digest
-from fedbraid.studies.layers import layers
+from fedbraid.studies.layer_sizes import layers
 from fedbraid.studies.naming import pairs
 from fedbraid.studies.recipe import Recipe
+from fedbraid.studies.run_digest import digest
 
-BOTH = [name for name in recipes.names() if name.startswith(("asd-", "fedacd-"))]
+BOTH = [name for name in recipe_files.names() if name.startswith(("asd-", "fedacd-"))]
 LAYERS = "asd-table5"
 """Lists layers: nothing is trained."""
 NAMES = [name for name in BOTH if name != LAYERS]
@@ -40,7 +40,7 @@ IMAGES = {
 
 @cache
 def recipe(name: str) -> Recipe:
-    return recipes.load(recipes.HERE / f"{name}.toml")
+    return recipe_files.load(recipe_files.HERE / f"{name}.toml")
 
 
 def every_cell(*, small: bool = False) -> Iterator[tuple[Recipe, Cell, Config]]:
@@ -134,7 +134,7 @@ def test_the_papers_numbers_bear_out_its_claims(name: str) -> None:
         for better, than in pairs(claim, rows, columns):
             first, second = number(of, made[better]), number(of, made[than])
             if first is not None and second is not None:
-                higher = metrics.parse(made[better].metric).higher_is_better
+                higher = cell_metrics.parse(made[better].metric).higher_is_better
                 gains[better, than] = first - second if higher else second - first
         against = {better for (better, _), gain in gains.items() if gain <= -claim.margin}
         assert against == AGAINST.get(claim.says, set()) & set(made), claim.says
@@ -197,7 +197,7 @@ def test_figure_11_reads_both_methods_after_the_same_computation() -> None:
     for cell in cells(recipe("asd-figure11")).values():
         assert cell.config is not None
         passes = cell.config.local.epochs + ("asd" in cell.config.strands)
-        assert metrics.parse(cell.metric).until == 2500 // passes
+        assert cell_metrics.parse(cell.metric).until == 2500 // passes
 
 
 def test_participation_is_that_of_the_columns() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from fedbraid.data import Dataset, Split, make_partition
 from fedbraid.data.shaping import portion, tail
-from fedbraid.studies import recipes
+from fedbraid.studies import recipe_files
 from fedbraid.studies.cells import cells
-from fedbraid.studies.identity import digest
+from fedbraid.studies.run_digest import digest
 
 CALCULATED = ["feddisco-table6"]
-TRAINED = [name for name in recipes.names() if name.startswith("feddisco-") and name not in CALCULATED]
+TRAINED = [name for name in recipe_files.names() if name.startswith("feddisco-") and name not in CALCULATED]
 METHODS = ["FedAvg", "FedAvgM", "FedProx", "SCAFFOLD", "FedDyn", "FedNova", "MOON", "FedDC"]
 SETTINGS = [
     "HAM10000 NIID-1",
@@ -30,7 +30,7 @@ SETTINGS = [
 @cache
 def of(name, small=False):
     """A recipe's numbers, and its cells' runs."""
-    recipe = recipes.load(recipes.HERE / f"feddisco-{name}.toml")
+    recipe = recipe_files.load(recipe_files.HERE / f"feddisco-{name}.toml")
     made = cells(recipe, small=small)
     runs = {place: digest(cell.config) for place, cell in made.items() if cell.config}
     return SimpleNamespace(recipe=recipe, cells=made, runs=runs, numbers=recipe.numbers)

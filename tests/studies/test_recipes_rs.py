@@ -5,18 +5,18 @@ import pytest
 
 from fedbraid import data, models
 from fedbraid.errors import UserError
-from fedbraid.studies import recipes
+from fedbraid.studies import recipe_files
 from fedbraid.studies.cells import cells
-from fedbraid.studies.identity import digest
 from fedbraid.studies.payload import payload
-from fedbraid.studies.plan import table
-from fedbraid.studies.results import gathered
+from fedbraid.studies.run_digest import digest
+from fedbraid.studies.study_plan import table
+from fedbraid.studies.table_results import gathered
 
 SENT140 = ("FedAvg", "FedProx", "Scaffold", "q-FedAvg", "rFedAvg", "rFedAvg+")
 
 
 def load(name):
-    return recipes.load(recipes.HERE / f"{name}.toml")
+    return recipe_files.load(recipe_files.HERE / f"{name}.toml")
 
 
 def run_of(name, cell, small=False):

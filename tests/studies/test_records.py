@@ -10,8 +10,8 @@ from tiny_study import made_up_record
 from fedbraid.config import from_dict, to_dict
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
-from fedbraid.studies import records
-from fedbraid.studies.identity import config_of, digest
+from fedbraid.studies import run_records
+from fedbraid.studies.run_digest import config_of, digest
 
 
 def real(**settings):
@@ -23,15 +23,15 @@ def real(**settings):
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
     record = real(method="fedprox", strands={"prox": {"mu": 0.5}})
-    path = records.write(tmp_path, record)
+    path = run_records.write(tmp_path, record)
     assert path == tmp_path / "runs" / record.digest / "seed-4.json"
-    again = records.read(tmp_path, record.digest, 4)
+    again = run_records.read(tmp_path, record.digest, 4)
     assert again == record
     assert again.series["accuracy"] == [0.123457, None, 1e-9] and again.series["train_loss"] == [None, 2.5, 3.0]
     assert again.series["bytes_down"] == [10, 10, 10] and json.loads(path.read_text())["series"]["bytes_down"] == 10
     assert again.totals["bytes_down"] == 30 and again.rounds == [1, 2, 3]
     assert [p.name for p in path.parent.iterdir()] == ["seed-4.json"]
-    assert records.read(tmp_path, record.digest, 5) is None
+    assert run_records.read(tmp_path, record.digest, 5) is None
 
 
 def test_the_last_evaluated_round_is_kept_whole_and_tables_are_flat():
@@ -49,59 +49,59 @@ def test_who_took_part_is_not_kept_and_the_learning_rate_is():
 
 def test_one_round_stays_a_list(tmp_path):
     record = replace(real(rounds=1), series={"round": [1], "accuracy": [0.5], "finite": [True]})
-    records.write(tmp_path, record)
-    assert records.read(tmp_path, record.digest, 4).series == record.series
+    run_records.write(tmp_path, record)
+    assert run_records.read(tmp_path, record.digest, 4).series == record.series
 
 
 def test_label_counts_of_many_clients_are_left_out():
     config = {"seed": 0, "rounds": 0}
     few, many = ([[1] * 10] * n for n in (2000, 2001))
-    assert records.record_of("0", config, [], few, {}, {}).label_counts == few
-    assert records.record_of("0", config, [], many, {}, {}).label_counts is None
-    assert records.record_of("0", config, [], None, {}, {}).label_counts is None
+    assert run_records.record_of("0", config, [], few, {}, {}).label_counts == few
+    assert run_records.record_of("0", config, [], many, {}, {}).label_counts is None
+    assert run_records.record_of("0", config, [], None, {}, {}).label_counts is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"digest": "x"}'])
 def test_what_is_no_record_is_refused(text, tmp_path):
-    path = records.path_of(tmp_path, "0" * 16, 0)
+    path = run_records.path_of(tmp_path, "0" * 16, 0)
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(UserError, match="is not a record of a run"):
-        records.read(tmp_path, "0" * 16, 0)
+        run_records.read(tmp_path, "0" * 16, 0)
 
 
 def test_a_record_in_another_runs_place_is_refused(tmp_path):
     record = real()
     other = digest(config_of({"rounds": 7}))
-    records.write(tmp_path, replace(record, digest=other))
+    run_records.write(tmp_path, replace(record, digest=other))
     with pytest.raises(UserError, match="is of another run"):
-        records.read(tmp_path, other, 4)
+        run_records.read(tmp_path, other, 4)
 
 
 def test_a_record_that_calls_itself_otherwise_is_refused(tmp_path):
     record = real()
-    path = records.write(tmp_path, record)
+    path = run_records.write(tmp_path, record)
     path.write_text(path.read_text().replace(f'"digest": "{record.digest}"', f'"digest": "{"0" * 16}"'))
     with pytest.raises(UserError, match=f"is a record of {'0' * 16}, not of {record.digest}"):
-        records.read(tmp_path, record.digest, 4)
+        run_records.read(tmp_path, record.digest, 4)
 
 
 def test_early_records_know_nothing_of_their_files(tmp_path):
     record = replace(real(), source="1" * 16)
-    path = records.write(tmp_path, record)
-    assert records.read(tmp_path, record.digest, 4) == record
+    path = run_records.write(tmp_path, record)
+    assert run_records.read(tmp_path, record.digest, 4) == record
     values = json.loads(path.read_text())
     del values["source"]
     path.write_text(json.dumps(values))
-    assert records.read(tmp_path, record.digest, 4) == replace(record, source="")
+    assert run_records.read(tmp_path, record.digest, 4) == replace(record, source="")
 
 
 def test_a_copy_for_another_seed_is_refused(tmp_path):
     """Two runs that are one would agree better than any two do."""
     record = real()
-    records.write(tmp_path, record).rename(records.path_of(tmp_path, record.digest, 5))
+    run_records.write(tmp_path, record).rename(run_records.path_of(tmp_path, record.digest, 5))
     with pytest.raises(UserError, match="is a record of seed 4, not of seed 5"):
-        records.read(tmp_path, record.digest, 5)
+        run_records.read(tmp_path, record.digest, 5)
 
 
 DAMAGE = {
@@ -125,7 +125,7 @@ DAMAGE = {
 def test_a_damaged_record_is_named(what, tmp_path):
     changes, told = DAMAGE[what]
     record = real()
-    path = records.write(tmp_path, record)
+    path = run_records.write(tmp_path, record)
     values = json.loads(path.read_text())
     for key, value in changes.items():
         table, _, within = key.partition(".")
@@ -135,7 +135,7 @@ def test_a_damaged_record_is_named(what, tmp_path):
             values[table] = value
     path.write_text(json.dumps(values))
     with pytest.raises(UserError, match=f"seed-4.json is damaged: {told}.*; delete it"):
-        records.read(tmp_path, record.digest, 4)
+        run_records.read(tmp_path, record.digest, 4)
 
 
 # --- what a run is
@@ -206,8 +206,8 @@ def test_a_strand_of_ones_own_is_part_of_what_a_run_is(tmp_path):
         config_of({"method": "calm"})
     config = config_of({"method": "calm+disco", "rounds": 3}, (Calm,))
     record = replace(real(), digest=digest(config), config={**to_dict(config), "seed": 4})
-    records.write(tmp_path, record)
-    assert records.read(tmp_path, digest(config), 4) == record, "also where the strand is not known"
+    run_records.write(tmp_path, record)
+    assert run_records.read(tmp_path, digest(config), 4) == record, "also where the strand is not known"
 
 
 def test_a_digest_stays_what_it_is():

@@ -6,8 +6,8 @@ from fedbraid.analyses.drift import QUANTITIES
 from fedbraid.execute import Request, finished
 from fedbraid.given import Given
 from fedbraid.metrics import METRICS
-from fedbraid.studies.records import record_of
-from fedbraid.studies.series import KEYS, TABLES
+from fedbraid.studies.log_keys import KEYS, TABLES
+from fedbraid.studies.run_records import record_of
 
 ASKED = """rounds = 1
 analyses = ["drift", "fairness"]

@@ -15,7 +15,7 @@ from tiny_study import RECIPE as WITH_PICTURES
 from tiny_study import RUNS, timeless, written
 
 from fedbraid.cli import main
-from fedbraid.studies import recipes
+from fedbraid.studies import recipe_files
 
 pytestmark = pytest.mark.usefixtures("not_rendered")
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def fedbraid(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def few(monkeypatch):
     """As if FedBraid had no more recipes than these: planning all of them takes seconds."""
-    monkeypatch.setattr(recipes, "names", lambda: ["asd-table2", "example"])
+    monkeypatch.setattr(recipe_files, "names", lambda: ["asd-table2", "example"])
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_check_tells_what_is_right_and_what_is_wrong(fedbraid, tmp_path):
 def test_what_fedbraid_has_is_right(fedbraid):
     code, out, err = fedbraid("check")
     assert code == 0, err
-    assert [line.split(":")[0] for line in out.splitlines()] == recipes.names()
+    assert [line.split(":")[0] for line in out.splitlines()] == recipe_files.names()
 
 
 def test_the_list_tells_what_is_done_here(fedbraid, few):
@@ -105,9 +105,9 @@ def test_progress_tells_cells_apart(fedbraid, reports, tmp_path):
 
 def test_all_that_were_begun_are_reported(fedbraid, reports, monkeypatch, tmp_path):
     (tmp_path / "recipes").mkdir()
-    monkeypatch.setattr(recipes, "HERE", tmp_path / "recipes")
-    written(recipes.HERE, RECIPE, "one")
-    written(recipes.HERE, RECIPE.replace("rounds = 4", "rounds = 3"), "other")
+    monkeypatch.setattr(recipe_files, "HERE", tmp_path / "recipes")
+    written(recipe_files.HERE, RECIPE, "one")
+    written(recipe_files.HERE, RECIPE.replace("rounds = 4", "rounds = 3"), "other")
     assert fedbraid("run", "one", "--seeds", 1, "--only", "FedAvg @ skewed")[0] == 0
     (tmp_path / "results" / "one" / "table.md").unlink()
     code, out, err = fedbraid("report")
@@ -168,10 +168,10 @@ def test_a_report_of_what_nobody_ran_says_so(fedbraid, reports, tmp_path):
 
 def test_a_report_without_any_number_is_none(fedbraid, reports, monkeypatch, tmp_path):
     (tmp_path / "recipes").mkdir()
-    monkeypatch.setattr(recipes, "HERE", tmp_path / "recipes")
+    monkeypatch.setattr(recipe_files, "HERE", tmp_path / "recipes")
     analysed = RECIPE.replace('metric = "rounds_to(target=0.5)"\n', "")
     analysed = analysed.replace('metric = "last"', "metric = \"analysis(name='hessian.top')\"")
-    written(recipes.HERE, analysed.replace("rounds = 4", 'rounds = 4\nanalyze = ["hessian"]'), "sharp")
+    written(recipe_files.HERE, analysed.replace("rounds = 4", 'rounds = 4\nanalyze = ["hessian"]'), "sharp")
     plain = written(tmp_path, RECIPE)
     assert fedbraid("run", plain, "--seeds", 1, "--only", "FedAvg @ skewed")[0] == 0
     says = (
@@ -180,7 +180,7 @@ def test_a_report_without_any_number_is_none(fedbraid, reports, monkeypatch, tmp
     )
     assert fedbraid("report", "sharp") == (1, "", says)
     assert fedbraid("report") == (0, "", says), "nothing else was begun"
-    written(recipes.HERE, RECIPE, "tiny")
+    written(recipe_files.HERE, RECIPE, "tiny")
     code, out, err = fedbraid("report")
     assert (code, err) == (0, "") and out.count("report: ") == 1
     assert not (tmp_path / "results" / "sharp").exists()
@@ -199,7 +199,7 @@ def test_a_report_waits_for_the_row_that_its_numbers_are_measured_by(fedbraid, r
 
 
 def test_nothing_is_planned_where_there_is_nothing(fedbraid, reports, monkeypatch):
-    monkeypatch.setattr(recipes, "read", None)
+    monkeypatch.setattr(recipe_files, "read", None)
     code, out, err = fedbraid("report")
     assert (code, out) == (0, "") and "nothing of any study is finished in results" in err
 
@@ -356,10 +356,10 @@ columns = [{ name = "b = 1", set = { b = 1 } }]
 
 def test_what_is_calculated_is_reported_with_all_that_were_begun(fedbraid, reports, monkeypatch, tmp_path):
     (tmp_path / "recipes").mkdir()
-    monkeypatch.setattr(recipes, "HERE", tmp_path / "recipes")
-    monkeypatch.setitem(recipes.CALCULATIONS, "sums", lambda settings, seed: 3.0)
-    written(recipes.HERE, RECIPE, "one")
-    written(recipes.HERE, CALCULATED, "sums")
+    monkeypatch.setattr(recipe_files, "HERE", tmp_path / "recipes")
+    monkeypatch.setitem(recipe_files.CALCULATIONS, "sums", lambda settings, seed: 3.0)
+    written(recipe_files.HERE, RECIPE, "one")
+    written(recipe_files.HERE, CALCULATED, "sums")
     nothing = "nothing of any study is finished in results; `fedbraid study run NAME` runs one\n"
     assert fedbraid("report") == (0, "", nothing) and not Path("results").exists()
     assert fedbraid("run", "sums")[0] == 0
@@ -370,9 +370,9 @@ def test_what_is_calculated_is_reported_with_all_that_were_begun(fedbraid, repor
 
 def test_settings_that_only_some_recipes_have_are_reported_of_those(fedbraid, reports, monkeypatch, tmp_path):
     (tmp_path / "recipes").mkdir()
-    monkeypatch.setattr(recipes, "HERE", tmp_path / "recipes")
-    written(recipes.HERE, RECIPE, "one")
-    written(recipes.HERE, RECIPE.replace('"fedavg"', '"fedprox"'), "two")
+    monkeypatch.setattr(recipe_files, "HERE", tmp_path / "recipes")
+    written(recipe_files.HERE, RECIPE, "one")
+    written(recipe_files.HERE, RECIPE.replace('"fedavg"', '"fedprox"'), "two")
     changed = "--set", "strands.prox.mu=2.0"
     assert fedbraid("run", "two", *changed, "--seeds", 1)[0] == 0
     code, out, err = fedbraid("report", *changed)

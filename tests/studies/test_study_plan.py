@@ -4,14 +4,14 @@ import pytest
 from tiny_study import RECIPE, RUNS, runs_of, written
 
 from fedbraid.errors import UserError
-from fedbraid.studies import recipes, records
-from fedbraid.studies.conduct import state
-from fedbraid.studies.plan import Changes, as_recorded, missing_data, planned, selected, shard, table
+from fedbraid.studies import recipe_files, run_records
+from fedbraid.studies.study_plan import Changes, as_recorded, missing_data, planned, selected, shard, table
+from fedbraid.studies.study_runner import state
 
 
 @pytest.fixture
 def tiny(tmp_path):
-    return recipes.load(written(tmp_path))
+    return recipe_files.load(written(tmp_path))
 
 
 def test_cells_share_their_runs(tiny):
@@ -23,7 +23,7 @@ def test_cells_share_their_runs(tiny):
 
 
 def test_recipes_share_their_runs_and_the_larger_number_of_seeds_counts(tiny, tmp_path):
-    other = recipes.load(
+    other = recipe_files.load(
         written(tmp_path, RECIPE.replace("seeds = 2", "seeds = 3").replace("a = 0.2", "a = 0.3"), "other")
     )
     for tables in ([table(tiny), table(other)], [table(other), table(tiny)]):
@@ -37,7 +37,7 @@ def test_recipes_share_their_runs_and_the_larger_number_of_seeds_counts(tiny, tm
 
 def test_analyses_that_cells_ask_for_are_no_part_of_the_run(tiny, tmp_path):
     text = RECIPE.replace('metric = "rounds_to(target=0.5)"\nset = {', 'set = { analyze = ["hessian"],')
-    asking = recipes.load(written(tmp_path, text))
+    asking = recipe_files.load(written(tmp_path, text))
     runs = planned([table(asking)])
     assert {run.digest for run in runs} == {run.digest for run in planned([table(tiny)])}
     assert {run.analyze for run in runs if run.cells[0] == "tiny: FedAvg @ alike"} == {("hessian",)}
@@ -101,7 +101,7 @@ def test_analyses_that_are_none_are_refused_before_anything_is_trained(setting, 
 
 
 def test_what_one_of_several_recipes_has_is_enough(tiny, tmp_path):
-    other = recipes.load(written(tmp_path, RECIPE.replace('"FedAvg again"', '"Other"'), "other"))
+    other = recipe_files.load(written(tmp_path, RECIPE.replace('"FedAvg again"', '"Other"'), "other"))
     tables = [table(tiny), table(other)]
     assert {run.cells for run in planned(tables, ["Other @ alike"])} == {("other: Other @ alike",)}
     assert selected(tables[0], ["Other"]) == []
@@ -126,7 +126,7 @@ def test_a_table_has_as_many_seeds_as_some_cell_has_records(tiny, tmp_path):
 
     def recorded(*seeds):
         for seed in seeds:
-            path = records.path_of(tmp_path, run.digest, seed)
+            path = run_records.path_of(tmp_path, run.digest, seed)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         return as_recorded(some, tmp_path).seeds
@@ -191,7 +191,7 @@ def test_files_of_ones_own_are_looked_for_one_by_one(tiny, tmp_path):
 
 
 def test_what_is_calculated_is_given_neither_rounds_nor_a_device(tmp_path, monkeypatch):
-    monkeypatch.setitem(recipes.CALCULATIONS, "sums", lambda settings, seed: 0.0)
+    monkeypatch.setitem(recipe_files.CALCULATIONS, "sums", lambda settings, seed: 0.0)
     text = """
         paper = "made up"
         item = "Table 2"
@@ -203,8 +203,8 @@ def test_what_is_calculated_is_given_neither_rounds_nor_a_device(tmp_path, monke
         columns = [{ name = "b = 1", set = { b = 1 } }]
     """
     changes = Changes(rounds=3, device="cpu", settings=("a=2",))
-    made = table(recipes.load(written(tmp_path, text)), changes)
+    made = table(recipe_files.load(written(tmp_path, text)), changes)
     assert made.cells["sum", "b = 1"].settings == {"a": 2, "b": 1}
     assert as_recorded(made, tmp_path).seeds == made.seeds == (0, 1, 2)
-    small = table(recipes.load(written(tmp_path, text)), Changes(small=True))
+    small = table(recipe_files.load(written(tmp_path, text)), Changes(small=True))
     assert str(small.changes) == "", "what has no small part is the same at every scale"

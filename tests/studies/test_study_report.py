@@ -19,11 +19,9 @@ from pages import Page
 from PIL import Image
 
 from fedbraid.config import flat, to_dict
-from fedbraid.studies import records
-from fedbraid.studies.metrics import parse
-from fedbraid.studies.plan import Changes, table
+from fedbraid.studies import run_records
+from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
-from fedbraid.studies.records import Record
 from fedbraid.studies.report import write_report
 from fedbraid.studies.reporting.account import account
 from fedbraid.studies.reporting.asked import asked, in_order
@@ -40,7 +38,9 @@ from fedbraid.studies.reporting.pictures import pictures, reading
 from fedbraid.studies.reporting.shared import NOT_TOLD, nested, sharing, to_toml
 from fedbraid.studies.reporting.tidy import to_json
 from fedbraid.studies.reporting.words import signed, spread
-from fedbraid.studies.results import Results, gathered
+from fedbraid.studies.run_records import Record
+from fedbraid.studies.study_plan import Changes, table
+from fedbraid.studies.table_results import Results, gathered
 
 AVG_1, AVG_5 = ("FedAvg", "β = 0.1"), ("FedAvg", "β = 0.5")
 DISCO_1, DISCO_5 = ("FedAvg+Disco", "β = 0.1"), ("FedAvg+Disco", "β = 0.5")
@@ -53,7 +53,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = recipe(pictures=PICTURES)
     for cell in results(made).cells.values():
         for run in cell.records.values():
-            records.write(out, run)
+            run_records.write(out, run)
     folder = out / made.name
     paths = write_report(made, gathered(table(made), out), folder)
     assert {path.name for path in paths} == {path.name for path in folder.iterdir()}

@@ -15,7 +15,7 @@ from fedbraid.studies.recipe import Line, Recipe
 from fedbraid.studies.reporting.account import account
 from fedbraid.studies.reporting.latex import to_latex
 from fedbraid.studies.reporting.typeset import LINES, Group, floats, pieces, width, wrapped
-from fedbraid.studies.results import Results
+from fedbraid.studies.table_results import Results
 
 LONG = "FedAvg with a momentum of 0.9 at the server, and 5 local epochs of every one of the clients"
 

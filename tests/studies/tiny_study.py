@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedbraid.studies import recipes
-from fedbraid.studies.conduct import State, conduct
-from fedbraid.studies.plan import Changes, Planned, planned, table
-from fedbraid.studies.records import Record, record_of
+from fedbraid.studies import recipe_files
+from fedbraid.studies.run_records import Record, record_of
+from fedbraid.studies.study_plan import Changes, Planned, planned, table
+from fedbraid.studies.study_runner import State, conduct
 
 RECIPE = """
 paper = "made up"
@@ -85,7 +85,7 @@ def written(folder: Path, text: str = RECIPE, name: str = "tiny") -> Path:
 
 
 def runs_of(path: Path, **changes: Any) -> list[Planned]:
-    return planned([table(recipes.load(path), Changes(**changes))])
+    return planned([table(recipe_files.load(path), Changes(**changes))])
 
 
 def conducted(path: Path, out: Path, **options: Any) -> State:

@@ -13,7 +13,7 @@ from fedbraid.studies.reporting.machines import origins
 from fedbraid.studies.reporting.notes import headline, notes, warnings
 from fedbraid.studies.reporting.shared import Sharing, sharing
 from fedbraid.studies.reporting.words import difference, ours, spread
-from fedbraid.studies.results import Results
+from fedbraid.studies.table_results import Results
 
 PAPERS = {"feddisco": "FedDisco", "rfedavg": "rFedAvg", "asd": "ASD", "fedskip": "FedSkip", "fedacd": "FedACD"}
 """What recipes call papers, and what people do."""

@@ -12,7 +12,7 @@ from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.reporting.courses import Course, course_of
 from fedbraid.studies.reporting.entries import Entry, Number
 from fedbraid.studies.reporting.looks import Look, looks
-from fedbraid.studies.results import Results
+from fedbraid.studies.table_results import Results
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedbraid.errors import unknown
 from fedbraid.report.series import Floats
-from fedbraid.studies.logged import aggregations, course
-from fedbraid.studies.records import Record
+from fedbraid.studies.round_series import aggregations, course
+from fedbraid.studies.run_records import Record
 
 
 @dataclass(frozen=True, eq=False)

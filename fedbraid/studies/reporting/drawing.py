@@ -14,12 +14,12 @@ from fedbraid.report import splits
 from fedbraid.report.lines import METRICS, amounts, whole_numbers
 from fedbraid.report.style import LIGHT, NORMAL, Theme, legend, stroke, titled
 from fedbraid.report.words import byte_unit, shortened
-from fedbraid.studies.logged import is_share
+from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.reporting import panels as panels_of
 from fedbraid.studies.reporting.asked import Asked
 from fedbraid.studies.reporting.bars import PAPERS
 from fedbraid.studies.reporting.courses import Course, heights
-from fedbraid.studies.wording import key_words
+from fedbraid.studies.round_series import is_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

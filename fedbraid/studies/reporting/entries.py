@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
+from fedbraid.studies.cell_metrics import UNNAMED, Metric, parse
 from fedbraid.studies.claims import POINTS, Finding, Sample, judged
-from fedbraid.studies.logged import aggregations, course
-from fedbraid.studies.metrics import UNNAMED, Metric, parse
+from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.naming import AT, Place, pairs
 from fedbraid.studies.recipe import Claim, Recipe
-from fedbraid.studies.records import Record
-from fedbraid.studies.results import CellResult, Results
-from fedbraid.studies.wording import key_words
+from fedbraid.studies.round_series import aggregations, course
+from fedbraid.studies.run_records import Record
+from fedbraid.studies.table_results import CellResult, Results
 from fedbraid.terms import terms
 
 UNTIL: dict[str, Callable[[Record], float]] = {

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fedbraid.report.settings import flattened
-from fedbraid.studies.records import Record
-from fedbraid.studies.results import Results
+from fedbraid.studies.run_records import Record
+from fedbraid.studies.table_results import Results
 
 
 def runs_of(results: Results) -> list[Record]:

@@ -12,7 +12,7 @@ from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Recipe
 from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.reporting.words import MARK, pattern, signed
-from fedbraid.studies.results import Results
+from fedbraid.studies.table_results import Results
 
 CHOSEN_ON_TEST = "best round, chosen on the test set"
 

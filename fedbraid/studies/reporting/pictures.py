@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from fedbraid.report import pictures as report
 from fedbraid.report.lines import METRICS
-from fedbraid.studies.logged import is_share, more_is_better
+from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.reporting.asked import Asked, asked, in_order
 from fedbraid.studies.reporting.bars import bars
 from fedbraid.studies.reporting.drawing import MOST_BANDS, course_words, curves, has_bands, line, shown_heights, split
 from fedbraid.studies.reporting.entries import Entry
-from fedbraid.studies.results import Results
-from fedbraid.studies.wording import key_words
+from fedbraid.studies.round_series import is_share, more_is_better
+from fedbraid.studies.table_results import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

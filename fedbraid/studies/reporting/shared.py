@@ -11,7 +11,7 @@ import tomli_w
 from fedbraid.config import flat, put, to_dict
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Settings
-from fedbraid.studies.results import Results
+from fedbraid.studies.table_results import Results
 
 NOT_TOLD = "seed", "engine", "save"
 """Settings that say nothing of what was run; seeds and machines have places of their own in a report."""

@@ -14,11 +14,11 @@ from fedbraid.config import Config, merged
 from fedbraid.core.strand import Strand
 from fedbraid.data.whereabouts import place_of
 from fedbraid.errors import UserError
-from fedbraid.studies import records
+from fedbraid.studies import run_records
 from fedbraid.studies.cells import Cell, cells, used_strands
-from fedbraid.studies.identity import HOW, NOT_HERE, digest
 from fedbraid.studies.naming import AT, Place, places
 from fedbraid.studies.recipe import Recipe
+from fedbraid.studies.run_digest import HOW, NOT_HERE, digest
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,11 @@ def as_recorded(one: Table, out: Path) -> Table:
 def has_records(one: Table, out: Path) -> bool:
     """Whether a run of some cell is finished, with any seed."""
     configs = [cell.config for cell in one.cells.values() if cell.config]
-    return any(any(records.path_of(out, digest(config), 0).parent.glob("seed-*.json")) for config in configs)
+    return any(any(run_records.path_of(out, digest(config), 0).parent.glob("seed-*.json")) for config in configs)
 
 
 def _recorded(out: Path, key: str) -> int:
-    return next(seed for seed in count() if not records.path_of(out, key, seed).exists())
+    return next(seed for seed in count() if not run_records.path_of(out, key, seed).exists())
 
 
 def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[Planned]:

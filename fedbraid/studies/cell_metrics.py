@@ -16,10 +16,10 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from fedbraid.errors import UserError, unknown
-from fedbraid.studies.logged import ACCURACY, aggregations, course, diverged, is_share, more_is_better, moved
-from fedbraid.studies.records import Record
-from fedbraid.studies.series import BOTH, PER_CLIENT, VALIDATION, needs
-from fedbraid.studies.wording import analysis_words, key_words
+from fedbraid.studies.key_labels import analysis_words, key_words
+from fedbraid.studies.log_keys import BOTH, PER_CLIENT, VALIDATION, needs
+from fedbraid.studies.round_series import ACCURACY, aggregations, course, diverged, is_share, more_is_better, moved
+from fedbraid.studies.run_records import Record
 from fedbraid.terms import terms
 
 A_METRIC = "a metric; write one such as best or rounds_to(target=0.55)"

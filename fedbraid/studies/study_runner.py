@@ -1,6 +1,6 @@
 """Running what a study still lacks. What is finished is never run again; what was begun goes on where it stood.
 
-OUT/runs/<digest>/seed-<k>.json          a finished run (`studies.records`)
+OUT/runs/<digest>/seed-<k>.json          a finished run (`studies.run_records`)
 OUT/unfinished/<digest>/seed-<k>/        the run directory of one that is not finished yet
 """
 
@@ -22,10 +22,10 @@ from fedbraid.given import Given
 from fedbraid.recording import OnRound
 from fedbraid.results import Run, environment
 from fedbraid.runs import RunDirectory
-from fedbraid.studies import records
-from fedbraid.studies.plan import Planned, missing_data
-from fedbraid.studies.records import Record, record_of
-from fedbraid.studies.sources import source_of
+from fedbraid.studies import run_records
+from fedbraid.studies.file_digests import source_of
+from fedbraid.studies.run_records import Record, record_of
+from fedbraid.studies.study_plan import Planned, missing_data
 
 Note = Callable[[str], None]
 Analyze = Callable[[Path, str, Given], Mapping[str, float]]
@@ -71,8 +71,8 @@ def state(runs: Sequence[Planned], out: Path, data_dir: Path | None = None) -> S
 
 def is_recorded(run: Planned, out: Path) -> bool:
     if not run.analyze:
-        return records.path_of(out, run.digest, run.config.seed).exists()
-    record = records.read(out, run.digest, run.config.seed)
+        return run_records.path_of(out, run.digest, run.config.seed).exists()
+    record = run_records.read(out, run.digest, run.config.seed)
     return record is not None and record.has(run.analyze)
 
 
@@ -136,8 +136,8 @@ def conduct(
         failed=failed,
     ):
         run, left = pending[place], left - 1
-        earlier = records.read(out, run.digest, run.config.seed)
-        records.write(out, _record(run, done, earlier, given, analyze, sources[place]))
+        earlier = run_records.read(out, run.digest, run.config.seed)
+        run_records.write(out, _record(run, done, earlier, given, analyze, sources[place]))
         _forget(out, run)
         others = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
         note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left - len(impossible)} to go")
@@ -148,7 +148,7 @@ def conduct(
 def _look_through(now: State, out: Path, resume: bool) -> None:
     """What is there already, before anything is trained: damaged or outdated records are told of."""
     for run in now.finished:
-        _check(records.read(out, run.digest, run.config.seed), run, out)
+        _check(run_records.read(out, run.digest, run.config.seed), run, out)
         _forget(out, run)  # left by a process that was killed before it came to that
     if now.begun and not resume:
         raise UserError(
@@ -163,7 +163,7 @@ def _check(record: Record | None, run: Planned, out: Path) -> None:
     if record and record.source and source and record.source != source:
         raise UserError(
             f"the files of {run.cells[0]} have changed since it was recorded; choose another --out, "
-            f"or move {records.path_of(out, run.digest, run.config.seed).parent} away to run it again"
+            f"or move {run_records.path_of(out, run.digest, run.config.seed).parent} away to run it again"
         )
 
 

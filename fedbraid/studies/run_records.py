@@ -2,8 +2,8 @@
 
     OUT/runs/<digest>/seed-<k>.json
 
-The digest is that of the run's configuration (`studies.identity`), so cells, recipes and machines that ask for the same
-run find the same file, and folders of several machines are merged by copying them into one.
+The digest is that of the run's configuration (`studies.run_digest`), so cells, recipes and machines that ask for
+the same run find the same file, and folders of several machines are merged by copying them into one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from fedbraid.config import flat, from_dict
 from fedbraid.errors import UserError
 from fedbraid.files import write_text
-from fedbraid.studies.identity import digest as digest_of
+from fedbraid.studies.run_digest import digest as digest_of
 
 DIGITS = 6
 """Significant digits of what is kept."""
@@ -49,7 +49,7 @@ class Record:
     """What analyses of the finished run found: by analysis as it is written, then by quantity."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    source: str = ""  # a digest of the user's own files that it was made of (`studies.sources`)
+    source: str = ""  # a digest of the user's own files that it was made of (`studies.file_digests`)
 
     @property
     def rounds(self) -> Sequence[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedbraid.api import directory_name
 from fedbraid.errors import UserError
-from fedbraid.studies.plan import Table
+from fedbraid.studies.study_plan import Table
 
 RUNS = "runs", "unfinished"
 """Folders that are no report's."""

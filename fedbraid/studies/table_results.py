@@ -8,13 +8,13 @@ from pathlib import Path
 
 from fedbraid.config import Config
 from fedbraid.report.words import listed
-from fedbraid.studies import records
+from fedbraid.studies import run_records
 from fedbraid.studies.calculations import CALCULATIONS
+from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.cells import Cell
-from fedbraid.studies.identity import digest
-from fedbraid.studies.metrics import parse
-from fedbraid.studies.plan import Table, missing_data
-from fedbraid.studies.records import Record
+from fedbraid.studies.run_digest import digest
+from fedbraid.studies.run_records import Record
+from fedbraid.studies.study_plan import Table, missing_data
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _cell(cell: Cell, table: Table, out: Path, data_dir: Path | None, refused: M
         values = {seed: calculate(cell.settings, seed) for seed in seeds}
         return CellResult(cell.row, cell.column, None, cell.metric, values, label=cell.label)
     mine = digest(config)
-    there = {seed: record for seed in seeds if (record := records.read(out, mine, seed)) is not None}
+    there = {seed: record for seed in seeds if (record := run_records.read(out, mine, seed)) is not None}
     values = {seed: value for seed, record in there.items() if (value := _value(cell, record, table, out)) is not None}
     waits = parse(cell.metric).given is not None  # for another row's run
     whole = [seed for seed in there if there[seed].has(cell.analyze) and not waits]
@@ -108,5 +108,5 @@ def _value(cell: Cell, record: Record, table: Table, out: Path) -> float | None:
     if metric.given is None:
         return metric.read(record)
     beside = table.cells[metric.beside, cell.column].config
-    other = records.read(out, digest(beside), record.seed) if beside else None
+    other = run_records.read(out, digest(beside), record.seed) if beside else None
     return metric.given(other).read(record) if other else None

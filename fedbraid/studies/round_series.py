@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from fedbraid.metrics import METRICS as FURTHER
-from fedbraid.studies.records import Record
+from fedbraid.studies.run_records import Record
 
 ACCURACY = "accuracy"
 SHARES = ACCURACY, "client_accuracy", "group_accuracy", "validation_accuracy"

@@ -13,15 +13,15 @@ from fedbraid.config import read_toml
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.studies.calculations import CALCULATIONS
+from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
-from fedbraid.studies.identity import digest
-from fedbraid.studies.metrics import parse
+from fedbraid.studies.feasibility import check_possible
+from fedbraid.studies.log_keys import check_key, met, needs
 from fedbraid.studies.naming import AT, Place, chosen, matching, pairs, places
-from fedbraid.studies.possible import check_possible
 from fedbraid.studies.recipe import Line, Picture, Recipe
 from fedbraid.studies.reporting.courses import AXES
 from fedbraid.studies.reporting.entries import unit_of
-from fedbraid.studies.series import check_key, met, needs
+from fedbraid.studies.run_digest import digest
 
 HERE = Path(__file__).parent / "recipes"
 
