@@ -15,9 +15,9 @@ import torch
 
 from fedbraid.analyses.catalogue import WATCHES
 from fedbraid.benchmark import images
-from fedbraid.config import from_dict
-from fedbraid.experiment import Experiment, build
-from fedbraid.given import Given
+from fedbraid.config.schema import from_dict
+from fedbraid.training.overrides import Given
+from fedbraid.training.simulation import Experiment, build
 
 WORKLOADS = (  # network, shape, clients, samples of each, batch, epochs
     ("logistic", (1, 28, 28), 100, 20, 32, 1),

@@ -33,13 +33,13 @@ import numpy as np  # noqa: E402
 import ray  # noqa: E402
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address  # noqa: E402
 
-from fedbraid.config import from_dict  # noqa: E402
+from fedbraid.config.schema import from_dict  # noqa: E402
 from fedbraid.core import sampling  # noqa: E402
 from fedbraid.data.dataset import Dataset, Partition, Split  # noqa: E402
-from fedbraid.engines.cluster import Cluster  # noqa: E402
-from fedbraid.engines.placement import dealt  # noqa: E402
-from fedbraid.experiment import Experiment, build  # noqa: E402
-from fedbraid.given import Given  # noqa: E402
+from fedbraid.engines.ray.cluster import Cluster  # noqa: E402
+from fedbraid.engines.ray.placement import dealt  # noqa: E402
+from fedbraid.training.overrides import Given  # noqa: E402
+from fedbraid.training.simulation import Experiment, build  # noqa: E402
 
 WARM_UP = 3
 

@@ -12,9 +12,9 @@ from time import perf_counter
 import torch
 
 from fedbraid.benchmark import images
-from fedbraid.config import from_dict
-from fedbraid.experiment import Experiment, build
-from fedbraid.given import Given
+from fedbraid.config.schema import from_dict
+from fedbraid.training.overrides import Given
+from fedbraid.training.simulation import Experiment, build
 
 WORKLOADS = (  # network, shape, classes, clients, samples of each, batch, epochs
     ("lenet", (1, 28, 28), 10, 10, 1920, 64, 4),

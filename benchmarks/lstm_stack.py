@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from fedbraid import models
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.experiment import Experiment, build
-from fedbraid.given import Given
 from fedbraid.models.recurrence import Lstm
+from fedbraid.training.overrides import Given
+from fedbraid.training.simulation import Experiment, build
 
 CLIENTS, STEPS = 10, 4
 

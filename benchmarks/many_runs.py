@@ -17,11 +17,11 @@ import torch
 
 from fedbraid import data
 from fedbraid.benchmark import images
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Split
-from fedbraid.experiment import Experiment, build
-from fedbraid.given import Given
-from fedbraid.together import Together
+from fedbraid.training.overrides import Given
+from fedbraid.training.shared_stack import Together
+from fedbraid.training.simulation import Experiment, build
 
 BURST = 3
 """Rounds that are timed as one: on a GPU a run starts the next round before it reads what came of the last."""

@@ -36,11 +36,11 @@ sys.path[:0] = [str(ROOT)]  # the fedbraid beside this script, whatever else is 
 from peers import machine, work  # noqa: E402
 from peers.by_fedbraid import experiment  # noqa: E402
 
-from fedbraid.core.local import LocalJob  # noqa: E402
+from fedbraid.core.client_step import LocalJob  # noqa: E402
+from fedbraid.engines.codegen.machine import Machine  # noqa: E402
 from fedbraid.engines.cpu import usable_cores  # noqa: E402
 from fedbraid.engines.loop import Loop  # noqa: E402
-from fedbraid.engines.machine import Machine  # noqa: E402
-from fedbraid.experiment import Experiment  # noqa: E402
+from fedbraid.training.simulation import Experiment  # noqa: E402
 
 GOALS = {"synthetic-logistic": 2.0, "lenet": 5.0, "cnn": 10.0}
 """Milliseconds."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedbraid.federation.secure.client import Client
-from fedbraid.federation.secure.masks import add_mask
-from fedbraid.federation.secure.ring import FixedPoint
-from fedbraid.federation.secure.server import Server
-from fedbraid.federation.secure.session import Session
+from fedbraid.deploy.secure.client import Client
+from fedbraid.deploy.secure.masks import add_mask
+from fedbraid.deploy.secure.ring import FixedPoint
+from fedbraid.deploy.secure.server import Server
+from fedbraid.deploy.secure.session import Session
 
 STEPS = ("advert", "share", "encode", "mask", "reveal", "decode", "server")
 """Of one client, but for the server's, which are all of its own together."""

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedbraid import models
 from fedbraid.core.vector import Layout
-from fedbraid.engines.trace import trace
+from fedbraid.engines.codegen.trace import trace
 
 LR, MOMENTUM, DECAY, MU = 0.01, 0.9, 1e-4, 0.01
 

@@ -1,3 +1,3 @@
-from fedbraid.cli import main
+from fedbraid.cli.app import main
 
 main()

@@ -13,20 +13,22 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedbraid import methods, models, variants
-from fedbraid.config import Config, check_settable, flat, from_dict, named, plain, to_dict
+from fedbraid import models
+from fedbraid.config import sweeps as variants
+from fedbraid.config.schema import Config, check_settable, flat, from_dict, named, plain, to_dict
+from fedbraid.config.sweeps import Values
 from fedbraid.core.chain import Chain, no_strand
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.errors import UserError, first_line
-from fedbraid.execute import Request, execute
-from fedbraid.faults import sentence
-from fedbraid.fitness import check_needs
-from fedbraid.given import Given
-from fedbraid.recording import OnRound
-from fedbraid.results import Comparison, Failure, Run
-from fedbraid.runs import RunDirectory
-from fedbraid.variants import Values
+from fedbraid.strands import parser as methods
+from fedbraid.training.failures import sentence
+from fedbraid.training.overrides import Given
+from fedbraid.training.requirements import check_needs
+from fedbraid.training.results import Comparison, Failure, Run
+from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.run_writer import OnRound
+from fedbraid.training.scheduler import Request, execute
 
 log = logging.getLogger("fedbraid")
 

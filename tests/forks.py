@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["fedbraid.cli"])
+FORKS.set_forkserver_preload(["fedbraid.cli.app"])
 
 
 def python(place: Path, *words: str | Path) -> tuple[int | None, str]:

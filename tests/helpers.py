@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbraid.config import Config, from_dict
+from fedbraid.config.schema import Config, from_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.experiment import Experiment, build
-from fedbraid.given import Given
+from fedbraid.training.overrides import Given
+from fedbraid.training.simulation import Experiment, build
 
 SIZES = (5, 1, 12, 7, 3, 9)
 """Clients of very different sizes; one has a single sample."""

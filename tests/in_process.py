@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedbraid.engines.crew import Lost
-from fedbraid.engines.worker import Worker
+from fedbraid.engines.ray.worker import Worker
+from fedbraid.engines.ray.worker_pool import Lost
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbraid.core.round import Job, one_round
 from fedbraid.core.strand import Cohort
 from fedbraid.core.tree import PerClient
-from fedbraid.experiment import Experiment
+from fedbraid.training.simulation import Experiment
 
 
 def training_job(experiment: Experiment, ids: Sequence[int] | None = None) -> Job:

@@ -11,12 +11,12 @@ import pytest
 from helpers import apart, held, toy
 from made_up_strands import MADE_UP
 
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.engines.stack import Stack
-from fedbraid.experiment import Experiment, build
-from fedbraid.given import Given
-from fedbraid.together import Together
+from fedbraid.training.overrides import Given
+from fedbraid.training.shared_stack import Together
+from fedbraid.training.simulation import Experiment, build
 
 DATA = toy((30, 20, 37))[0]
 SEEDS = (0, 1)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.strand import Batch, Client, Gradient, Round, Setup, Strand
 from fedbraid.core.tree import PerClient, Tree
-from fedbraid.models.outputs import Outputs
 
 
 @dataclass(frozen=True)

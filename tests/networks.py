@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedbraid.models.outputs import Outputs
+from fedbraid.core.outputs import Outputs
 
 
 class Network(nn.Module):

@@ -8,9 +8,9 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from fedbraid.accounting import ORDERS, SOME, bernoulli, epsilon, fixed_size, gaussian, noise_for, price, spent
 from fedbraid.core.sampling import Drawn
 from fedbraid.errors import UserError
+from fedbraid.privacy.accounting import ORDERS, SOME, bernoulli, epsilon, fixed_size, gaussian, noise_for, price, spent
 
 DELTA = 1e-5
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import fedbraid as fb
 from fedbraid import api
 from fedbraid.api import planned
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
 from fedbraid.core.strand import Strand
 from fedbraid.report.headline import caveats
 from fedbraid.strands import Disco, Prox

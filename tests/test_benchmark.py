@@ -69,7 +69,7 @@ def test_every_workload_can_be_described_and_planned():
 
 def test_the_command_prints_rows_as_json(monkeypatch):
     from fedbraid import benchmark
-    from fedbraid.cli import app
+    from fedbraid.cli.app import app
 
     monkeypatch.setattr(benchmark, "works", lambda device, quick: (TINY, RAGGED))
     done = CliRunner().invoke(app, ["bench", "--quick", "--json", "--only", "lenet"])

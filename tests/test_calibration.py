@@ -6,10 +6,10 @@ import pytest
 from helpers import advanced, federation, held, identical, toy
 
 import fedbraid as fb
-from fedbraid import calibration
-from fedbraid.calibration import Seconds
-from fedbraid.data.places import cache_directory
-from fedbraid.engines.libraries import NotCompiled
+from fedbraid.data.paths import cache_directory
+from fedbraid.engines.codegen.libraries import NotCompiled
+from fedbraid.training import calibration
+from fedbraid.training.calibration import Seconds
 
 AUTO = {"kind": "auto"}
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import fedbraid as fb
-from fedbraid import check, faults
-from fedbraid.check import Broken, NotApplicable, a_job, check_strand, sums_are_enough
-from fedbraid.methods import parse
+from fedbraid.contract import checks as check
+from fedbraid.contract.checks import Broken, NotApplicable, a_job, check_strand, sums_are_enough
 from fedbraid.strands import METHODS, STRANDS
+from fedbraid.strands.parser import parse
 from fedbraid.strands.scaffold import Scaffold
+from fedbraid.training import failures as faults
 
 SUMS = {
     "scaffold": {"change"},

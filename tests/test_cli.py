@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedbraid import cli_shared, data
+from fedbraid import data
 from fedbraid import models as known_models
-from fedbraid.cli import main
+from fedbraid.cli import shared_options as cli_shared
+from fedbraid.cli.app import main
 from fedbraid.strands import Disco
 from fedbraid.version import __version__
 
@@ -352,7 +353,7 @@ def test_too_little_memory_is_a_sentence(monkeypatch, capsys, error):
     def needs_too_much():
         raise error
 
-    monkeypatch.setattr("fedbraid.cli.app", needs_too_much)
+    monkeypatch.setattr("fedbraid.cli.app.app", needs_too_much)
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2
@@ -363,6 +364,6 @@ def test_other_failures_keep_their_traceback(monkeypatch):
     def broken():
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("fedbraid.cli.app", broken)
+    monkeypatch.setattr("fedbraid.cli.app.app", broken)
     with pytest.raises(RuntimeError, match="a defect"):
         main()

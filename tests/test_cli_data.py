@@ -15,13 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedbraid import cli_data_show, cli_split_show, data
-from fedbraid.cli import main
-from fedbraid.cli_input import resolved
-from fedbraid.config import Named
+from fedbraid import data
+from fedbraid.cli import data_views as cli_data_show
+from fedbraid.cli import split_views as cli_split_show
+from fedbraid.cli.app import main
+from fedbraid.cli.user_input import resolved
+from fedbraid.config.schema import Named
 from fedbraid.data.hub import Fetched
-from fedbraid.data.partitions import parse_partition
-from fedbraid.data.whereabouts import LAYOUTS
+from fedbraid.data.locate import LAYOUTS
+from fedbraid.data.partitions.by_name import parse_partition
 from fedbraid.report.split_table import split_facts
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -296,7 +298,7 @@ def test_a_regression_has_sizes_and_label_quantiles(fedbraid):
 
 def test_only_pictures_need_matplotlib(tmp_path):
     code = (
-        "import sys; from fedbraid.cli import app\n"
+        "import sys; from fedbraid.cli.app import app\n"
         "for words in ('list', 'inspect', 'partition'): app(['data', words], standalone_mode=False)\n"
         "assert not any(name.split('.')[0] == 'matplotlib' for name in sys.modules)"
     )

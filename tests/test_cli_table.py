@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fedbraid.cli_table import PADDING, shared, word_table
+from fedbraid.cli.terminal_table import PADDING, shared, word_table
 
 TITLES = "name", "hyper-parameters"
 ROWS = [("adam", "opt(kind=adam, bias_correction=False)"), ("[bold]", "none")]

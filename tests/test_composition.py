@@ -11,11 +11,11 @@ import torch
 from helpers import advanced, federation, held, identical
 
 import fedbraid as fb
-from fedbraid import methods
 from fedbraid.api import planned
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.errors import UserError
 from fedbraid.strands import METHODS, STRANDS
+from fedbraid.strands import parser as methods
 
 HYPER = {
     "creff": "creff(per_class=4, match_steps=2, head_epochs=2)",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbraid.config import (
+from fedbraid.config.schema import (
     Config,
     Evaluation,
     flat,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from forks import python
 
-from fedbraid import catalogue
-from fedbraid.cli import main
+from fedbraid.cli.app import main
 from fedbraid.core.batch import Batch
 from fedbraid.core.strand import HOOKS, Client, Strand
+from fedbraid.strands import catalogue
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -17,11 +17,11 @@ from sklearn import metrics as theirs
 from sklearn.calibration import calibration_curve
 
 import fedbraid as fb
-from fedbraid import cli_show
-from fedbraid.config import from_dict
+from fedbraid.cli import run_views as cli_show
+from fedbraid.config.schema import from_dict
+from fedbraid.core.metrics import BINS, METRICS, measured
 from fedbraid.errors import UserError
-from fedbraid.metrics import BINS, METRICS, measured
-from fedbraid.runs import RunDirectory
+from fedbraid.training.run_directory import RunDirectory
 
 CLASSIFICATION = [name for name, metric in METRICS.items() if metric.task == "classification"]
 REGRESSION = [name for name, metric in METRICS.items() if metric.task == "regression"]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedbraid import methods
-from fedbraid.config import from_dict
+from fedbraid.config.inert import refuse_unheard
+from fedbraid.config.schema import from_dict
 from fedbraid.errors import UserError
-from fedbraid.heard import refuse_unheard
+from fedbraid.strands import parser as methods
 from fedbraid.studies.run_digest import written_out
 
 

@@ -16,10 +16,10 @@ from recorded import compared, left_on_disk
 from rich.console import Console
 
 import fedbraid as fb
-from fedbraid import cli_show
-from fedbraid.cli import main
-from fedbraid.config import Config
-from fedbraid.runs import RunDirectory
+from fedbraid.cli import run_views as cli_show
+from fedbraid.cli.app import main
+from fedbraid.config.schema import Config
+from fedbraid.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("not_rendered")
 METHODS = ("scaffold+prox(mu=0.1)", "fedavg", "scaffold+prox(mu=1.0)")
@@ -143,7 +143,7 @@ def test_a_directory_in_use_or_already_there_is_refused_before_anything_is_writt
 
 
 def test_runs_that_memory_cannot_hold_at_once_go_one_after_the_other(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedbraid.together.free_memory", lambda device: 0)
+    monkeypatch.setattr("fedbraid.training.shared_stack.free_memory", lambda device: 0)
     with stacks() as sizes:
         compared(tmp_path, METHODS)
     assert set(sizes) == {3}

@@ -9,9 +9,9 @@ from forks import python
 from safetensors.torch import load_file
 
 import fedbraid as fb
-from fedbraid.cli import main
-from fedbraid.cli_input import load_network
-from fedbraid.runs import RunDirectory
+from fedbraid.cli.app import main
+from fedbraid.cli.user_input import load_network
+from fedbraid.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("not_rendered")
 

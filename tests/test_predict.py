@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 import fedbraid as fb
-from fedbraid.cli import main
-from fedbraid.config import from_dict
-from fedbraid.federation.holding import Named
-from fedbraid.federation.node import Node
-from fedbraid.federation.server import conduct
-from fedbraid.federation.transport import InProcess
+from fedbraid.cli.app import main
+from fedbraid.config.schema import from_dict
+from fedbraid.deploy.holding import Named
+from fedbraid.deploy.node import Node
+from fedbraid.deploy.server import conduct
+from fedbraid.deploy.transport import InProcess
 
 SMALL = {
     "rounds": 3,

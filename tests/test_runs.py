@@ -20,10 +20,11 @@ from recorded import METHOD, left_on_disk, record
 from safetensors.torch import load_file, save_file
 
 import fedbraid as fb
-from fedbraid import execute, experiment
 from fedbraid.analyses import analyze
-from fedbraid.cli_input import load_strand
-from fedbraid.runs import RunDirectory
+from fedbraid.cli.user_input import load_strand
+from fedbraid.training import scheduler as execute
+from fedbraid.training import simulation as experiment
+from fedbraid.training.run_directory import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -405,7 +406,7 @@ def test_a_network_of_ones_own_goes_on_with_the_weights_it_was_begun_with(whole,
 
 def test_a_crash_before_the_configuration_is_written_leaves_nothing_to_resume(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr("fedbraid.runs.write_text", lambda *_: (_ for _ in ()).throw(Crash))
+        patch.setattr("fedbraid.training.run_directory.write_text", lambda *_: (_ for _ in ()).throw(Crash))
         record(tmp_path, model=Shortcut())
     module = Shortcut()
     record(tmp_path, model=module)

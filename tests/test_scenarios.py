@@ -13,9 +13,9 @@ import fedbraid as fb
 from fedbraid.core import sampling
 from fedbraid.data.dataset import Partition
 from fedbraid.errors import UserError
-from fedbraid.evaluation import by_group
-from fedbraid.evaluation import per_client as client_scores
-from fedbraid.experiment import Experiment
+from fedbraid.training.evaluation import by_group
+from fedbraid.training.evaluation import per_client as client_scores
+from fedbraid.training.simulation import Experiment
 
 HALF = {"clients": 5, "dropout": 0.5}
 
@@ -44,7 +44,7 @@ def test_a_lost_client_might_as_well_not_have_been_asked(method, monkeypatch):
 
 
 def test_the_log_does_not_list_the_clients_of_a_large_cohort(monkeypatch):
-    monkeypatch.setattr("fedbraid.rounds.MOST_LISTED", 5)
+    monkeypatch.setattr("fedbraid.training.round_loop.MOST_LISTED", 5)
     lines = [federation(sampling={"clients": n, "dropout": 0.5}).advance() for n in (5, 6)]
     assert len(lines[0]["client_ids"]) == 5 and lines[1]["client_ids"] is lines[1]["lost_ids"] is None
     assert [line["clients"] for line in lines] == [5, 6]
@@ -281,14 +281,14 @@ def test_a_network_that_answers_nonsense_is_told_apart_from_one_that_draws():
 
 
 def test_a_round_too_large_for_memory_is_refused_with_what_fits(monkeypatch):
-    monkeypatch.setattr("fedbraid.fitness.free_memory", lambda device: 1000)
+    monkeypatch.setattr("fedbraid.training.requirements.free_memory", lambda device: 1000)
     with pytest.raises(UserError, match=r"6 clients take .* set sampling.clients to \d or fewer$"):
         federation("skip")
     with pytest.raises(UserError, match=r"set sampling.clients to \d or fewer, or engine.chunk to a few$"):
         federation("fedavg", engine={"kind": "loop"})
     federation("fedavg")
     federation("fedavg", engine={"kind": "loop", "chunk": 2})
-    monkeypatch.setattr("fedbraid.fitness.free_memory", lambda device: 10**9)
+    monkeypatch.setattr("fedbraid.training.requirements.free_memory", lambda device: 10**9)
     federation("skip")
 
 

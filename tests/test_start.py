@@ -22,8 +22,8 @@ HEAVY = [
 
 FIRST_ROUND = """
 import os, sys
-from fedbraid import cli
-from fedbraid.experiment import Experiment
+from fedbraid.cli import app as cli
+from fedbraid.training.simulation import Experiment
 
 launch = Experiment.launch
 

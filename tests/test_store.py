@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from fedbraid.core.tree import grow
 from fedbraid.errors import UserError
-from fedbraid.files import save_rows
-from fedbraid.store import ClientStore
+from fedbraid.storage.client_store import ClientStore
+from fedbraid.storage.files import save_rows
 
 
 def blank():
@@ -155,7 +155,9 @@ def test_restoring_forgets_what_was_not_saved(store):
 def test_segments_stay_few_and_states_move_seldom(tmp_path, monkeypatch):
     """Ten clients a checkpoint, never the same: one segment each would be three hundred."""
     moved = []
-    monkeypatch.setattr("fedbraid.store.save_rows", lambda *args: (moved.append(args[2]), save_rows(*args)))
+    monkeypatch.setattr(
+        "fedbraid.storage.client_store.save_rows", lambda *args: (moved.append(args[2]), save_rows(*args))
+    )
     store = ClientStore(blank(), tmp_path, on_disk=True)
     most = 0
     for number in range(300):
@@ -184,7 +186,7 @@ def test_unsaved_states_beyond_a_limit_go_to_disk_before_the_checkpoint(tmp_path
 
 
 def test_states_are_moved_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedbraid.store.BLOCK", 3 * 16)
+    monkeypatch.setattr("fedbraid.storage.client_store.BLOCK", 3 * 16)
     store = ClientStore(blank(), tmp_path)
     store.write(range(10), states(*range(10)))
     assert [value(reopened(store, saved(store, "one")), k) for k in range(10)] == list(range(10))

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fedbraid.config.terms import terms
 from fedbraid.errors import UserError
-from fedbraid.terms import terms
 
 
 @pytest.mark.parametrize(

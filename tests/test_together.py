@@ -11,13 +11,13 @@ from joined import DATA, assert_same, one_by_one, ragged, side_by_side, stacks, 
 from recorded import compared, left_on_disk
 from torch import nn
 
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
 from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
 from fedbraid.engines.joint import Joint, why_apart
-from fedbraid.experiment import build
-from fedbraid.given import Given
 from fedbraid.strands import STRANDS, Prox
-from fedbraid.together import Together, fit
+from fedbraid.training.overrides import Given
+from fedbraid.training.shared_stack import Together, fit
+from fedbraid.training.simulation import build
 
 ROUNDING = 1e-12  # float64, three rounds; the contract is 1e-6
 CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
@@ -406,7 +406,7 @@ def test_as_many_as_memory_holds(monkeypatch):
     layout = runs[0].setup.layout.size
     # a round's models with states (scaffold's c, moon's model and flag), and the states of all six clients
     each = 8 * (6 * (layout + 2 * layout + 1) + 6 * (2 * layout + 1) + layout)
-    monkeypatch.setattr("fedbraid.together.free_memory", lambda device: 2 * 2 * each)
+    monkeypatch.setattr("fedbraid.training.shared_stack.free_memory", lambda device: 2 * 2 * each)
     assert fit(runs[:2]) and not fit(runs)
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import fedbraid as fb
 from fedbraid import data
 from fedbraid.analyses import analyze
-from fedbraid.cli import app
+from fedbraid.cli.app import app
 from fedbraid.data.noise import noisy
 from fedbraid.data.validation import divided
 from fedbraid.report.headline import caveats

@@ -11,12 +11,12 @@ import torch
 
 import fedbraid as fb
 from fedbraid.analyses import reporting
-from fedbraid.cli_input import several
-from fedbraid.config import named
-from fedbraid.given import Given
+from fedbraid.cli.user_input import several
+from fedbraid.config.schema import named
+from fedbraid.config.sweeps import variants
 from fedbraid.report.sweeps import sweeps
-from fedbraid.runs import RunDirectory
-from fedbraid.variants import variants
+from fedbraid.training.overrides import Given
+from fedbraid.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("not_rendered")
 TINY = {"data": {"name": "digits", "samples": 120}, "rounds": 2, "model": "logistic", "partition": {"clients": 3}}

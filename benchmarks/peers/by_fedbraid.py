@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 import fedbraid as fb
 from fedbraid import models
-from fedbraid.config import from_dict
-from fedbraid.experiment import Experiment, build
-from fedbraid.given import Given
+from fedbraid.config.schema import from_dict
 from fedbraid.models.convolutional import PooledConv2d
-from fedbraid.rounds import Line
+from fedbraid.training.overrides import Given
+from fedbraid.training.round_loop import Line
+from fedbraid.training.simulation import Experiment, build
 from peers.federation import Federation, fill, load
 from peers.wire import Wire, asked
 

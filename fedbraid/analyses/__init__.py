@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
+from fedbraid.config.registry import Entry, find
+from fedbraid.config.terms import terms
 from fedbraid.errors import UserError
-from fedbraid.registry import Entry, find
-from fedbraid.terms import terms
 
 if TYPE_CHECKING:
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.given import Given
+    from fedbraid.training.overrides import Given
 
 __all__ = ["Analysis", "analyze", "headline"]
 
@@ -41,7 +41,7 @@ def analyze(
     what the runs were given beside their configuration: a data set, a network, strands of your own.
     """
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.given import Given
+    from fedbraid.training.overrides import Given
 
     places = [run] if isinstance(run, str | PathLike) else list(run)
     wanted = [_found(text) for text in ([what] if isinstance(what, str) else what)]

@@ -11,10 +11,10 @@ from fedbraid.analyses.clients import answers
 from fedbraid.analyses.forgetting import class_accuracies
 from fedbraid.core.strand import Client
 from fedbraid.core.tree import Tree
-from fedbraid.evaluation import evaluate, per_client
 from fedbraid.report.series import Floats
 from fedbraid.report.style import Theme, blank, dressed, ramp, titled
 from fedbraid.strands.acd import class_matrix, from_identity
+from fedbraid.training.evaluation import evaluate, per_client
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedbraid.errors import UserError
-from fedbraid.files import write_bytes, write_text
 from fedbraid.report.style import DARK, LIGHT, Theme
+from fedbraid.storage.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     import pandas

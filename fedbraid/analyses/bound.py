@@ -10,7 +10,7 @@ import torch
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.discrepancy import discrepancies
 from fedbraid.analyses.theorem import Bound, Constants
-from fedbraid.registry import positive, whole
+from fedbraid.config.registry import positive, whole
 from fedbraid.report.style import SMALL, Theme, blank, dressed, stroke, titled
 from fedbraid.strands.disco import Disco, disco_weights
 

@@ -20,9 +20,9 @@ from fedbraid.analyses.hessian import hessian
 from fedbraid.analyses.interpolation import interpolation
 from fedbraid.analyses.personal import personal
 from fedbraid.analyses.privacy import privacy
-from fedbraid.analyses.watch import Watch
+from fedbraid.config.registry import Entry
 from fedbraid.errors import unknown
-from fedbraid.registry import Entry
+from fedbraid.training.watches import Watch
 
 WATCHES: tuple[Watch, ...] = (DRIFT, FAIRNESS)
 """Those that run inside a run: `analyses = ["drift"]` in its configuration."""

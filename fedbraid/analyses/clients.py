@@ -12,11 +12,11 @@ from torch import Tensor
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
 from fedbraid.core.optimizer import Optimizer
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.round import Job
 from fedbraid.core.strand import Client, Gradient, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.engines.replies import Stacked
-from fedbraid.models.outputs import Outputs
 
 if TYPE_CHECKING:
     from fedbraid.analyses.recorded import Recorded

@@ -9,15 +9,15 @@ import torch
 
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.errors import unknown
-from fedbraid.evaluation import evaluate
 from fedbraid.report.style import Theme, blank, dressed, titled
 from fedbraid.strands.disco import discrepancy as one_discrepancy
+from fedbraid.training.evaluation import evaluate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.analyses.watch import TrainedRound
+    from fedbraid.training.watches import TrainedRound
 
 METRICS = "kl", "l1", "l2", "cosine"
 

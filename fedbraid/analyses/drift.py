@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedbraid.analyses.analysis import Analysis
-from fedbraid.analyses.watch import Numbers, TrainedRound, Watch
 from fedbraid.report.style import Theme, blank, dressed, stroke, titled
+from fedbraid.training.watches import Numbers, TrainedRound, Watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbraid.analyses.analysis import Analysis
-from fedbraid.analyses.watch import Numbers, Scored, Watch
 from fedbraid.data.groups import class_groups
-from fedbraid.evaluation import by_group, evaluate, per_client
 from fedbraid.report.style import Theme, blank, dressed, titled
+from fedbraid.training.evaluation import by_group, evaluate, per_client
+from fedbraid.training.watches import Numbers, Scored, Watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

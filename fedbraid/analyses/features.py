@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.clients import answers
+from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.core.strand import Client
 from fedbraid.core.tree import Tree
-from fedbraid.registry import whole
 from fedbraid.report.series import Floats
 from fedbraid.report.style import CLASS_COLOURS, SMALL, Theme, blank, dressed
 

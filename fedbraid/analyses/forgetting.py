@@ -8,9 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from fedbraid.analyses.analysis import Analysis
-from fedbraid.evaluation import evaluate
 from fedbraid.report.series import Floats
 from fedbraid.report.style import SMALL, Theme, blank, dressed, titled
+from fedbraid.training.evaluation import evaluate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

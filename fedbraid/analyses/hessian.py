@@ -12,9 +12,9 @@ from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.products import Loss
 from fedbraid.analyses.products import hessian as matrix
 from fedbraid.analyses.progress import counted
+from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.errors import UserError
-from fedbraid.registry import whole
 from fedbraid.report.style import Theme, blank, dressed, titled
 
 if TYPE_CHECKING:

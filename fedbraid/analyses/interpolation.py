@@ -9,10 +9,10 @@ import torch
 
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.discrepancy import accuracies
+from fedbraid.config.registry import whole
 from fedbraid.errors import UserError
-from fedbraid.evaluation import evaluate
-from fedbraid.registry import whole
 from fedbraid.report.style import Theme, blank, dressed, legend, stroke, titled
+from fedbraid.training.evaluation import evaluate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

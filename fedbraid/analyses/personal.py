@@ -9,14 +9,14 @@ from torch import Tensor
 
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.core.tree import Tree, rows
-from fedbraid.evaluation import evaluate, per_client
 from fedbraid.report.style import Theme, blank, dressed, legend, stroke, titled
+from fedbraid.training.evaluation import evaluate, per_client
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.experiment import Experiment
+    from fedbraid.training.simulation import Experiment
 
 
 def personal(run: Recorded) -> Analysis:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbraid import privacy as accountant
 from fedbraid.analyses.analysis import Analysis, labelled
+from fedbraid.privacy import budget as accountant
 from fedbraid.report.lines import METRICS
-from fedbraid.report.records import common_metric
 from fedbraid.report.style import SMALL, Theme, blank, dressed, titled
-from fedbraid.report.summarise import summarise
+from fedbraid.training.run_groups import common_metric
+from fedbraid.training.summaries import summarise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from fedbraid.analyses.watch import TrainedRound
-from fedbraid.config import Config, to_dict
+from fedbraid.config.schema import Config, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import one_round
 from fedbraid.core.tree import Tree
-from fedbraid.engines.local import Store
+from fedbraid.engines.local_engine import Store
 from fedbraid.errors import UserError
-from fedbraid.experiment import Experiment, build
-from fedbraid.given import Given, check_brought
-from fedbraid.report.records import RunRecord
-from fedbraid.runs import RunDirectory
+from fedbraid.training.overrides import Given, check_brought
+from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.run_groups import RunRecord
+from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.watches import TrainedRound
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from fedbraid.analyses import Analysis, analyze, of_several
 from fedbraid.analyses.recorded import Recorded
 from fedbraid.errors import UserError
-from fedbraid.given import Given
 from fedbraid.report.analysed import FOLDER, refresh
-from fedbraid.results import write_report
-from fedbraid.runs import SEEDS
+from fedbraid.training.overrides import Given
+from fedbraid.training.results import write_report
+from fedbraid.training.run_directory import SEEDS
 
 
 def write(

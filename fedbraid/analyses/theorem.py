@@ -27,8 +27,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbraid.config.registry import not_negative, positive, whole
 from fedbraid.errors import UserError
-from fedbraid.registry import not_negative, positive, whole
 
 Weights = NDArray[np.float64]
 """[K] clients' weights: none below zero, and 1 in all."""

@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedbraid import models
 from fedbraid.benchmark.work import TESTED, Work
-from fedbraid.config import Config
+from fedbraid.config.schema import Config
+from fedbraid.core.precision import Precision
 from fedbraid.core.sampling import fixed
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.cpu import keep_freed_memory
-from fedbraid.engines.precision import Precision
-from fedbraid.experiment import build, partition_of
-from fedbraid.given import Given
-from fedbraid.rounds import Line
+from fedbraid.training.overrides import Given
+from fedbraid.training.round_loop import Line
+from fedbraid.training.simulation import build, partition_of
 
 Round = Callable[[int], int]
 """Runs the round of that number and says how many samples were trained on."""

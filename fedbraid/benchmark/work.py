@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fedbraid import data
-from fedbraid.config import Config, from_dict
+from fedbraid.config.schema import Config, from_dict
+from fedbraid.core.precision import Precision
 from fedbraid.core.random import stream
 from fedbraid.data.dataset import Dataset, Split
-from fedbraid.engines.precision import Precision
 
 TESTED = 10_000
 """Test samples, as many as MNIST and CIFAR have."""

@@ -1,0 +1,1 @@
+"""The core: strands, chains, the client step and the round, as pure functions."""

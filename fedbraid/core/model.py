@@ -14,10 +14,10 @@ from torch.func import functional_call, vmap
 from fedbraid.core.dispatch import NoDraws
 from fedbraid.core.dropout import begin_pass, can_be_planned, keys_of, planned
 from fedbraid.core.gradient import gradient
+from fedbraid.core.last_layer import outputs
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.vector import Layout
 from fedbraid.errors import UserError
-from fedbraid.models.last import outputs
-from fedbraid.models.outputs import Outputs
 
 
 @dataclass(frozen=True, eq=False)

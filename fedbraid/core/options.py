@@ -7,7 +7,7 @@ from dataclasses import field, fields, is_dataclass
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple, TypeVar
 
-from fedbraid.core.numbers import FINITE, is_finite
+from fedbraid.core.number_checks import FINITE, is_finite
 from fedbraid.errors import UserError
 
 Value = TypeVar("Value")

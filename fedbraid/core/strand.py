@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.optimizer import Optimizer
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.random import stream
 from fedbraid.core.returns import DUE, checked
 from fedbraid.core.task import Task
 from fedbraid.core.tree import PerClient, Tree
 from fedbraid.core.vector import Layout
 from fedbraid.errors import UserError, unknown
-from fedbraid.models.outputs import Outputs
 
 if TYPE_CHECKING:
     from fedbraid.core.chain import Chain

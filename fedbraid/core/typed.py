@@ -13,7 +13,7 @@ import cattrs
 import numpy as np
 from cattrs.gen import make_dict_structure_fn
 
-from fedbraid.core.numbers import FINITE, is_finite
+from fedbraid.core.number_checks import FINITE, is_finite
 from fedbraid.errors import UserError, unknown
 
 WORDS: dict[Any, str] = {

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain, overrides
-from fedbraid.core.local import Batches, LocalJob, State
+from fedbraid.core.client_step import Batches, LocalJob, State
 from fedbraid.core.optimizer import Optimizer
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.strand import AT_CLIENTS, Strand
 from fedbraid.core.tree import Tree
-from fedbraid.models.outputs import Outputs
 
 T = TypeVar("T")
 Values = dict[str, dict[str, Any]]

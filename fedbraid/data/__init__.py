@@ -7,15 +7,15 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from fedbraid.config.registry import Entry, find
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.data.digits import digits
-from fedbraid.data.partitions import PARTITIONS, find_partition, make_partition
-from fedbraid.data.sets.images import IMAGES
-from fedbraid.data.sets.records import RECORDS
+from fedbraid.data.datasets.digits import digits
+from fedbraid.data.datasets.image_sets import IMAGES
+from fedbraid.data.datasets.record_sets import RECORDS
+from fedbraid.data.datasets.synthetic import synthetic
+from fedbraid.data.partition_summary import summary
+from fedbraid.data.partitions.by_name import PARTITIONS, find_partition, make_partition
 from fedbraid.data.shaping import shaped
-from fedbraid.data.summary import summary
-from fedbraid.data.synthetic import synthetic
-from fedbraid.registry import Entry, find
 
 __all__ = [
     "PARTITIONS",

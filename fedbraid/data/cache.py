@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedbraid.data.dataset import Array
-from fedbraid.data.places import cache_directory
+from fedbraid.data.paths import cache_directory
 from fedbraid.errors import UserError
-from fedbraid.files import flush
-from fedbraid.private import PRIVATE, private_folder
+from fedbraid.storage.files import flush
+from fedbraid.storage.private import PRIVATE, private_folder
 
 VERSION = 2
 """Raised when a decoder changes what it makes of the same files."""

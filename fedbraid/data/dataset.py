@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedbraid.config.registry import whole
 from fedbraid.core.task import Task
 from fedbraid.errors import UserError
-from fedbraid.registry import whole
 
 Array = NDArray[Any]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedbraid.data.places import data_directory
-from fedbraid.data.sets.hub_layouts import SOURCES, Source, belongs, folder_of
-from fedbraid.data.whereabouts import LAYOUTS
+from fedbraid.data.datasets.hub_layouts import SOURCES, Source, belongs, folder_of
+from fedbraid.data.locate import LAYOUTS
+from fedbraid.data.paths import data_directory
 from fedbraid.errors import UserError, unknown
-from fedbraid.files import flush, write_json
+from fedbraid.storage.files import flush, write_json
 
 CONVERTED = "refs/convert/parquet"
 """Where the hub keeps the Parquet files that it makes of repositories which have none."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.data.cache import Shelf, decoded
 from fedbraid.data.dataset import Array, Dataset, Split
-from fedbraid.data.shares import Indices
+from fedbraid.data.partitions.shares import Indices
 from fedbraid.errors import UserError
-from fedbraid.registry import whole
 
 MOST_PIXELS = 1024
 """A side of a scaled image."""

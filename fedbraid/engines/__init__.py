@@ -1,0 +1,1 @@
+"""Engines train the clients of a round."""

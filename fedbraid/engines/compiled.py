@@ -18,20 +18,20 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
-from fedbraid.core.local import LocalJob, State
+from fedbraid.core.client_step import LocalJob, State
+from fedbraid.core.memo import Latest
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.plan import Ints, Plan
 from fedbraid.core.round import nothing
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
-from fedbraid.engines.c_code import Source, Unsupported, as_c
-from fedbraid.engines.c_operations import OPERATIONS
+from fedbraid.engines.codegen.c_code import Source, Unsupported, as_c
+from fedbraid.engines.codegen.c_operations import OPERATIONS
+from fedbraid.engines.codegen.libraries import NotCompiled, library
+from fedbraid.engines.codegen.machine import Machine
+from fedbraid.engines.codegen.trace import record
 from fedbraid.engines.cpu import usable_cores
-from fedbraid.engines.latest import Latest
-from fedbraid.engines.libraries import NotCompiled, library
-from fedbraid.engines.machine import Machine
 from fedbraid.engines.samples import Clients
 from fedbraid.engines.stack import Placed, Received, Stack, with_axes
-from fedbraid.engines.trace import record
-from fedbraid.models.outputs import Outputs
 
 log = logging.getLogger("fedbraid")
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbraid.core.local import State
+from fedbraid.core.client_step import State
 from fedbraid.core.tree import grow, leaves
-from fedbraid.engines.timetable import Stretch, rung
+from fedbraid.engines.step_schedule import Stretch, rung
 
 BURST = 8
 """Steps in one graph."""

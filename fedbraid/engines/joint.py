@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbraid.core.local import Tally, Work
+from fedbraid.core.client_step import Tally, Work
 from fedbraid.core.model import Model
 from fedbraid.core.plan import Plan
 from fedbraid.core.round import Job
 from fedbraid.core.tree import Tree, grow, joined, nbytes
 from fedbraid.core.varied import VARIED, VariedJob, differing, form
-from fedbraid.engines.local import Local, Part, explained
+from fedbraid.engines.local_engine import Local, Part, explained
 from fedbraid.engines.memory import clients_that_fit
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.stack import Received
-from fedbraid.engines.timetable import longest_first
+from fedbraid.engines.step_schedule import longest_first
 from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
 

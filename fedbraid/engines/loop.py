@@ -17,20 +17,20 @@ from torch import Tensor
 
 from fedbraid.core.augment import PREFIX
 from fedbraid.core.batch import Batch
+from fedbraid.core.client_step import Batches, LocalJob, State, Tally, Work
 from fedbraid.core.dispatch import NoDraws
-from fedbraid.core.local import Batches, LocalJob, State, Tally, Work
 from fedbraid.core.model import Model
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.plan import Plan
 from fedbraid.core.round import nothing
 from fedbraid.core.tree import Tree, grow
 from fedbraid.core.vector import Layout
+from fedbraid.engines.codegen.trace import DRAWS
 from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.kernels.pool import for_loops
 from fedbraid.engines.samples import Clients, picked
 from fedbraid.engines.stack import Received
-from fedbraid.engines.trace import DRAWS
 from fedbraid.errors import UserError
-from fedbraid.models.outputs import Outputs
 
 
 def channels_last(images: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from fedbraid.core.local import LocalJob
+from fedbraid.core.client_step import LocalJob
 from fedbraid.core.task import task_loss
 from fedbraid.engines.graph import BURST
 from fedbraid.engines.samples import Clients

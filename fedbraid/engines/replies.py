@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbraid.core.local import FOR_THE_LOG, Work
+from fedbraid.core.client_step import FOR_THE_LOG, Work
 from fedbraid.core.strand import Replies
 from fedbraid.core.tree import Tree, nbytes
 from fedbraid.engines.transfer import to_device

@@ -16,7 +16,7 @@ from fedbraid.core.plan import AS_THEY_ARE
 from fedbraid.core.tree import Tree
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.data.noise import noisy
-from fedbraid.data.ranges import LABEL_RANGES, ranges
+from fedbraid.data.partitions.ranges import LABEL_RANGES, ranges
 
 
 @dataclass(frozen=True, eq=False)

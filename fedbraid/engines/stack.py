@@ -20,22 +20,22 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.client_step import Batches, LocalJob, State, Work, keep_unless, no_batches
 from fedbraid.core.gradient import gradient
-from fedbraid.core.local import Batches, LocalJob, State, Work, keep_unless, no_batches
+from fedbraid.core.memo import Latest
 from fedbraid.core.model import Model
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.plan import Ints, Plan
+from fedbraid.core.precision import Precision
 from fedbraid.core.round import nothing
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
+from fedbraid.engines.codegen.trace import Flat, trace
 from fedbraid.engines.graph import Captured
-from fedbraid.engines.kernels.layers import for_stacks
-from fedbraid.engines.kernels.room import Room
-from fedbraid.engines.latest import Latest
-from fedbraid.engines.precision import Precision
+from fedbraid.engines.kernels.gradient_buffer import Room
+from fedbraid.engines.kernels.stacked_layers import for_stacks
 from fedbraid.engines.samples import Clients, picked
-from fedbraid.engines.timetable import Stretch, Timetable, make_timetable, rung
-from fedbraid.engines.trace import Flat, trace
+from fedbraid.engines.step_schedule import Stretch, Timetable, make_timetable, rung
 from fedbraid.engines.transfer import to_device
-from fedbraid.models.outputs import Outputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,16 +16,16 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from fedbraid.config.registry import Entry, find, whole
+from fedbraid.core.last_layer import last_layer, with_last_layer
+from fedbraid.core.outputs import Outputs, answering_all
 from fedbraid.errors import UserError, first_line
 from fedbraid.models.convolutional import CNN, FEDAVG_CNN, LENET, TINY_CNN, cnn, fedavg_cnn, lenet, tiny_cnn
 from fedbraid.models.dense import Perceptron, logistic, mlp
-from fedbraid.models.last import last_layer, with_last_layer
-from fedbraid.models.outputs import Outputs, answering_all
 from fedbraid.models.residual import resnet18, resnet20, resnet50
 from fedbraid.models.takes import Takes
 from fedbraid.models.text import FILTER_WIDTHS, lstm, textcnn
 from fedbraid.models.transformer import vit_small, vit_tiny
-from fedbraid.registry import Entry, find, whole
 
 __all__ = [
     "Outputs",

@@ -8,7 +8,7 @@ from itertools import count, pairwise
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-from fedbraid.models.outputs import Outputs
+from fedbraid.core.outputs import Outputs
 from fedbraid.models.projection import projection_head
 from fedbraid.models.takes import Shape
 

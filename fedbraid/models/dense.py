@@ -9,11 +9,11 @@ from math import prod
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from fedbraid.config.registry import whole
+from fedbraid.core.outputs import Outputs
 from fedbraid.errors import UserError
-from fedbraid.models.outputs import Outputs
 from fedbraid.models.projection import projection_head
 from fedbraid.models.takes import Shape
-from fedbraid.registry import whole
 
 WIDEST = 10**6
 """Outputs of a layer: more than any network here has, and few enough for torch to count a layer's bytes."""

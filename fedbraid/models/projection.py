@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedbraid.registry import whole
+from fedbraid.config.registry import whole
 
 
 def projection_head(features: int, width: int) -> nn.Module:

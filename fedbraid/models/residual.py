@@ -8,11 +8,11 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
+from fedbraid.config.registry import whole
+from fedbraid.core.outputs import Outputs
 from fedbraid.errors import UserError, unknown
-from fedbraid.models.outputs import Outputs
 from fedbraid.models.projection import projection_head
 from fedbraid.models.takes import Shape
-from fedbraid.registry import whole
 
 NormName = Literal["group", "batch"]
 Norm = Callable[[int], nn.Module]

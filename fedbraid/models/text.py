@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from fedbraid.config.registry import whole
+from fedbraid.core.outputs import Outputs
 from fedbraid.errors import UserError
 from fedbraid.models.dense import width
-from fedbraid.models.outputs import Outputs
 from fedbraid.models.projection import projection_head
 from fedbraid.models.recurrence import Lstm
 from fedbraid.models.takes import Shape
 from fedbraid.models.vectors import read_vectors
-from fedbraid.registry import whole
 
 FILTER_WIDTHS = (3, 4, 5)
 """How many tokens the filters of `TextCnn` see."""

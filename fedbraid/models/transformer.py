@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from fedbraid.config.registry import whole
+from fedbraid.core.outputs import Outputs
 from fedbraid.errors import UserError
-from fedbraid.models.outputs import Outputs
 from fedbraid.models.projection import projection_head
 from fedbraid.models.takes import Shape
-from fedbraid.registry import whole
 
 
 def vit_small(shape: Shape, classes: int, patch: int | None = None, depth: int = 12, projection: int = 0) -> nn.Module:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedbraid.files import write_text
 from fedbraid.report.document import figure, pairs
 from fedbraid.report.pictures import Picture
 from fedbraid.report.words import amount
+from fedbraid.storage.files import write_text
 
 FOLDER = "analyses"
 """Where analyses lie, in the directory of a run or of a comparison."""

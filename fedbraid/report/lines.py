@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedbraid.core.metrics import METRICS as FURTHER
+from fedbraid.core.metrics import is_share
 from fedbraid.errors import unknown
-from fedbraid.metrics import METRICS as FURTHER
-from fedbraid.metrics import is_share
-from fedbraid.report.records import RunRecord
 from fedbraid.report.series import Series, series
 from fedbraid.report.style import LIGHT, SMALL, Theme, blank, dressed, legend, legend_height, said, stroke, titled
 from fedbraid.report.words import byte_unit
+from fedbraid.training.run_groups import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

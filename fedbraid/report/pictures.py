@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedbraid.metrics import METRICS
+from fedbraid.core.metrics import METRICS
 from fedbraid.report import plots
-from fedbraid.report.records import RunRecord, by_label, common_metric, further_metrics, validated
 from fedbraid.report.style import DARK, LIGHT
 from fedbraid.report.sweeps import sweep, sweeps
+from fedbraid.training.run_groups import RunRecord, by_label, common_metric, further_metrics, validated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,11 +6,11 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbraid.files import write_bytes
 from fedbraid.report.grids import per_class
 from fedbraid.report.lines import METRICS, cost, curves
 from fedbraid.report.splits import clients, counts, label_spread, shares
 from fedbraid.report.style import in_any_script
+from fedbraid.storage.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbraid.data.dataset import Array, Dataset
-from fedbraid.data.facts import class_name, is_image, some_classes, some_of_class
+from fedbraid.data.dataset_facts import class_name, is_image, some_classes, some_of_class
 from fedbraid.errors import UserError
 from fedbraid.report.style import DPI, LIGHT, SMALL, WIDTH, Theme, blank, dressed
 from fedbraid.report.words import shortened

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedbraid.data.dataset import Dataset, Partition
-from fedbraid.data.facts import quantiles
-from fedbraid.data.summary import METRICS, summary
+from fedbraid.data.dataset_facts import quantiles
+from fedbraid.data.partition_summary import METRICS, summary
 from fedbraid.report.series import Floats
 from fedbraid.report.table import Cell, Column, Table
 from fedbraid.report.words import NOTHING, amount

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
-from fedbraid.config import flat, named, short
+from fedbraid.config.schema import flat, named, short
 from fedbraid.report.lines import METRICS, bounded, line_figure, scale_of
-from fedbraid.report.records import RunRecord
 from fedbraid.report.style import LIGHT, Theme, legend, stroke, titled
-from fedbraid.report.summarise import summarise
+from fedbraid.training.run_groups import RunRecord
+from fedbraid.training.summaries import summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

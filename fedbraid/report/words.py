@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite, isnan
 
-from fedbraid.metrics import is_share
+from fedbraid.core.metrics import is_share
 
 NOTHING = "\N{EN DASH}"
 

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.options import default
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.strand import THREE_CLASSES, Client, Strand, View
-from fedbraid.models.outputs import Outputs
 from fedbraid.strands.distil import divergence, entropy, without_true_class
 
 

@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedbraid.core.last_layer import CALLED
 from fedbraid.core.options import default
 from fedbraid.core.random import stream
 from fedbraid.core.strand import Client, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
-from fedbraid.models.last import CALLED
 
 
 @dataclass(frozen=True)

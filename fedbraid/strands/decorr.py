@@ -5,8 +5,8 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.options import default
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.strand import Client, Strand
-from fedbraid.models.outputs import Outputs
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.options import default
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.strand import Client, Setup, Strand, View
 from fedbraid.core.tree import Tree
-from fedbraid.models.outputs import Outputs
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbraid.core.last_layer import CALLED, last_layer
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
-from fedbraid.models.last import CALLED, last_layer
 
 
 @dataclass(frozen=True)

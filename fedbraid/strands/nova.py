@@ -6,10 +6,10 @@ from fedbraid.core.batch import Batch
 from fedbraid.core.chain import refuse
 from fedbraid.core.optimizer import Sgd
 from fedbraid.core.options import default
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
-from fedbraid.models.outputs import Outputs
 from fedbraid.strands.qfair import NO_MEAN
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.options import default
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.strand import Client, Round, Setup, Strand, View
 from fedbraid.core.tree import PerClient, Tree
-from fedbraid.models.outputs import Outputs
 
 PULLS = "pull clients' feature means together"
 

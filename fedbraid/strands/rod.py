@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.last_layer import CALLED
 from fedbraid.core.options import default
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.strand import Client, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
-from fedbraid.models.last import CALLED
-from fedbraid.models.outputs import Outputs
 from fedbraid.strands.distil import NEVER
 from fedbraid.strands.lc import ADJUSTS
 

@@ -15,12 +15,12 @@ from itertools import accumulate
 from statistics import fmean, pstdev
 from typing import Any
 
+from fedbraid.config.terms import terms
 from fedbraid.errors import UserError, unknown
 from fedbraid.studies.key_labels import analysis_words, key_words
 from fedbraid.studies.log_keys import BOTH, PER_CLIENT, VALIDATION, needs
 from fedbraid.studies.round_series import ACCURACY, aggregations, course, diverged, is_share, more_is_better, moved
 from fedbraid.studies.run_records import Record
-from fedbraid.terms import terms
 
 A_METRIC = "a metric; write one such as best or rounds_to(target=0.55)"
 UNNAMED = "calculated"

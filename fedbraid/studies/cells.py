@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fedbraid.config import Config
+from fedbraid.config.schema import Config
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.studies.naming import Place, matching

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedbraid import data
-from fedbraid.config import Config
+from fedbraid.config.schema import Config
 from fedbraid.data import Dataset, Split
 from fedbraid.errors import UserError
-from fedbraid.experiment import KNOW_THEIR_CLIENTS
+from fedbraid.training.simulation import KNOW_THEIR_CLIENTS
 
 FROM_ELSEWHERE = {"assignment", "flower"}
 """Partitions that need a file or a package which another machine may have."""

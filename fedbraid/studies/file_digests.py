@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from fedbraid.config import Config
+from fedbraid.config.schema import Config
 
 FILES = "path", "test", "vectors"
 """Options of data sets, partitions and models that name a file or a folder."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fedbraid.metrics import METRICS as FURTHER
-from fedbraid.terms import terms
+from fedbraid.config.terms import terms
+from fedbraid.core.metrics import METRICS as FURTHER
 
 OF_LOG = {
     "train_loss": "training loss",

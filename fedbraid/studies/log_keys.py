@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedbraid.config import Config
+from fedbraid.config.schema import Config
+from fedbraid.core.metrics import METRICS as FURTHER
 from fedbraid.errors import unknown
-from fedbraid.metrics import METRICS as FURTHER
 
 ALWAYS = (
     *("accuracy", "loss", "train_loss", "lr", "clients", "lost", "seconds"),

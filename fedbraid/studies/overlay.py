@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from fedbraid.config import FREE
+from fedbraid.config.schema import FREE
 from fedbraid.studies.recipe import Settings
 
 

@@ -12,14 +12,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from fedbraid.core.metrics import METRICS as FURTHER
 from fedbraid.errors import UserError
-from fedbraid.files import write_bytes
-from fedbraid.metrics import METRICS as FURTHER
 from fedbraid.report.document import document, figure, text
 from fedbraid.report.pictures import Picture, picture
 from fedbraid.report.style import LIGHT, Theme, stroke
 from fedbraid.report.table import literal, markdown_row
 from fedbraid.report.words import NOTHING
+from fedbraid.storage.files import write_bytes
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.claims import POINTS
 from fedbraid.studies.reporting import panels as panels_of

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
 from fedbraid.core.round import Job
 from fedbraid.core.tree import PerClient, nbytes
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.errors import UserError, unknown
-from fedbraid.experiment import build
-from fedbraid.given import Given
-from fedbraid.rounds import first_step
 from fedbraid.studies.recipe import Settings
+from fedbraid.training.overrides import Given
+from fedbraid.training.round_loop import first_step
+from fedbraid.training.simulation import build
 
 EACH = 2
 """Made-up samples of a client."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from fedbraid.config import read_toml
+from fedbraid.config.schema import read_toml
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
 from fedbraid.studies.calculations import CALCULATIONS

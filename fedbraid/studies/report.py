@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedbraid.files import write_bytes
+from fedbraid.storage.files import write_bytes
 from fedbraid.studies.recipe import Recipe
 from fedbraid.studies.reporting.account import account
 from fedbraid.studies.reporting.latex import to_latex

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from fedbraid.metrics import METRICS as FURTHER
+from fedbraid.core.metrics import METRICS as FURTHER
 from fedbraid.studies.run_records import Record
 
 ACCURACY = "accuracy"

@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
-from fedbraid import data, methods, models
-from fedbraid.config import Config, Named, from_dict, optimizer_of, to_dict
+from fedbraid import data, models
+from fedbraid.config.inert import refuse_unheard
+from fedbraid.config.registry import Entry, find
+from fedbraid.config.schema import Config, Named, from_dict, optimizer_of, to_dict
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
-from fedbraid.experiment import CLIENTS, KNOW_THEIR_CLIENTS
-from fedbraid.fitness import check_needs
-from fedbraid.heard import refuse_unheard
-from fedbraid.registry import Entry, find
+from fedbraid.strands import parser as methods
 from fedbraid.studies.recipe import Settings
+from fedbraid.training.requirements import check_needs
+from fedbraid.training.simulation import CLIENTS, KNOW_THEIR_CLIENTS
 
 HOW = "engine", "save"
 """Keys that say how a run is made, and nothing of what it is."""

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fedbraid.config import flat, from_dict
+from fedbraid.config.schema import flat, from_dict
 from fedbraid.errors import UserError
-from fedbraid.files import write_text
+from fedbraid.storage.files import write_text
 from fedbraid.studies.run_digest import digest as digest_of
 
 DIGITS = 6

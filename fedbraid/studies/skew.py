@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from fedbraid.data.summary import METRICS, Counts, distances_to, gini
+from fedbraid.data.partition_summary import METRICS, Counts, distances_to, gini
 
 
 def _distance(metric: str, counts: Counts) -> float:

@@ -10,9 +10,9 @@ from shlex import quote
 from typing import Any
 
 from fedbraid import data
-from fedbraid.config import Config, merged
+from fedbraid.config.schema import Config, merged
 from fedbraid.core.strand import Strand
-from fedbraid.data.whereabouts import place_of
+from fedbraid.data.locate import place_of
 from fedbraid.errors import UserError
 from fedbraid.studies import run_records
 from fedbraid.studies.cells import Cell, cells, used_strands

@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
-from fedbraid.config import to_dict
+from fedbraid.config.schema import to_dict
 from fedbraid.core.strand import Strand
-from fedbraid.device import device_of
+from fedbraid.engines.device import device_of
 from fedbraid.errors import UserError, first_line
-from fedbraid.execute import Request, finished
-from fedbraid.faults import sentence
-from fedbraid.given import Given
-from fedbraid.recording import OnRound
-from fedbraid.results import Run, environment
-from fedbraid.runs import RunDirectory
 from fedbraid.studies import run_records
 from fedbraid.studies.file_digests import source_of
 from fedbraid.studies.run_records import Record, record_of
 from fedbraid.studies.study_plan import Planned, missing_data
+from fedbraid.training.failures import sentence
+from fedbraid.training.overrides import Given
+from fedbraid.training.results import Run, environment
+from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.run_writer import OnRound
+from fedbraid.training.scheduler import Request, finished
 
 Note = Callable[[str], None]
 Analyze = Callable[[Path, str, Given], Mapping[str, float]]

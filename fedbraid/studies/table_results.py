@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedbraid.config import Config
+from fedbraid.config.schema import Config
 from fedbraid.report.words import listed
 from fedbraid.studies import run_records
 from fedbraid.studies.calculations import CALCULATIONS

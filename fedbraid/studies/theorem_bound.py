@@ -11,10 +11,10 @@ import torch
 
 from fedbraid.analyses.discrepancy import discrepancies
 from fedbraid.analyses.theorem import Bound, Constants
+from fedbraid.config.registry import positive, whole
 from fedbraid.core.random import stream
-from fedbraid.data.dirichlet import dirichlet
+from fedbraid.data.partitions.dirichlet import dirichlet
 from fedbraid.errors import unknown
-from fedbraid.registry import positive, whole
 from fedbraid.strands.disco import Disco, disco_weights
 from fedbraid.studies.recipe import Settings
 

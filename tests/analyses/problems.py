@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import fedbraid as fb
+from fedbraid.core.outputs import Outputs
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.given import Given
-from fedbraid.models.outputs import Outputs
+from fedbraid.training.overrides import Given
 
 EXACT = {"device": "cpu", "dtype": "float64", "kind": "stack"}
 

@@ -10,8 +10,8 @@ import fedbraid as fb
 from fedbraid.analyses import analyze, headline
 from fedbraid.analyses.adaptability import risks
 from fedbraid.analyses.fairness import measured
-from fedbraid.analyses.watch import Scored
 from fedbraid.data.dataset import Partition
+from fedbraid.training.watches import Scored
 
 CLIENTS = [0, 0], [0, 0], [1, 1]
 """Two clients know class 0 only, the third class 1 only."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fedbraid.cli import main
-from fedbraid.cli_analyze import listed
+from fedbraid.cli.analyze import listed
+from fedbraid.cli.app import main
 from fedbraid.report import style
 
 SMALL = ["--set", "rounds=2", "--set", "engine.device=cpu"]

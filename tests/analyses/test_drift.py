@@ -10,7 +10,7 @@ from helpers import federation
 from problems import Point, record, targets
 
 from fedbraid.analyses import headline
-from fedbraid.engines import local
+from fedbraid.engines import local_engine as local
 
 A = np.array([[2.0, 0.0], [0.0, 2.0], [-1.0, 1.0]])
 W0 = np.array([1.0, 3.0])
@@ -56,7 +56,7 @@ def test_uploads_in_a_file_tell_the_same(tmp_path, monkeypatch):
 
 
 def test_many_parameters_are_looked_at_some_clients_at_a_time(tmp_path, monkeypatch):
-    from fedbraid.analyses import watch
+    from fedbraid.training import watches as watch
 
     monkeypatch.setattr(watch, "NUMBERS", 4)  # two clients of two parameters
     record(tmp_path, targets(*A), Point(W0), analyses=["drift"])

@@ -20,8 +20,8 @@ from fedbraid.analyses.theorem import Bound, Constants
 from fedbraid.core.task import task_loss
 from fedbraid.data.dataset import Partition
 from fedbraid.errors import UserError
-from fedbraid.given import Given
 from fedbraid.report.plots import png
+from fedbraid.training.overrides import Given
 
 SIZES = (40, 44, 12, 30)
 

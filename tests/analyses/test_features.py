@@ -10,9 +10,9 @@ import fedbraid as fb
 from fedbraid.analyses import analyze
 from fedbraid.analyses.features import embedded
 from fedbraid.analyses.recorded import Recorded
+from fedbraid.core.outputs import Outputs
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.given import Given
-from fedbraid.models.outputs import Outputs
+from fedbraid.training.overrides import Given
 
 
 class Scaled(nn.Module):

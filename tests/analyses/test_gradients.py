@@ -14,7 +14,7 @@ from fedbraid.analyses import analyze, headline
 from fedbraid.analyses.clients import gradients, task_gradients
 from fedbraid.analyses.dissimilarity import disagreement
 from fedbraid.analyses.recorded import Recorded
-from fedbraid.given import Given
+from fedbraid.training.overrides import Given
 
 A = np.array([[2.0, 0.0], [0.0, 2.0], [-1.0, 1.0]])
 W0 = np.array([1.0, 3.0])

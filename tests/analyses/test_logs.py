@@ -6,9 +6,9 @@ import math
 import pytest
 
 import fedbraid as fb
-from fedbraid import privacy
 from fedbraid.analyses import analyze, headline
-from fedbraid.config import from_dict, to_toml
+from fedbraid.config.schema import from_dict, to_toml
+from fedbraid.privacy import budget as privacy
 
 SCORES = [0.1, None, 0.5, 0.4, 0.7]
 

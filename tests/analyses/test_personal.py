@@ -10,7 +10,7 @@ import fedbraid as fb
 from fedbraid.analyses import analyze
 from fedbraid.analyses.recorded import Recorded
 from fedbraid.errors import UserError
-from fedbraid.given import Given
+from fedbraid.training.overrides import Given
 
 
 def test_a_round_of_training_serves_the_client_whose_class_is_rare(tmp_path):

@@ -14,9 +14,9 @@ from fedbraid import models
 from fedbraid.analyses import products, spectrum
 from fedbraid.analyses.products import Loss, hessian
 from fedbraid.core.model import Model
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.task import Task, task_loss
 from fedbraid.engines.samples import Samples
-from fedbraid.models.outputs import Outputs
 
 CPU = torch.device("cpu")
 

@@ -15,8 +15,8 @@ from fedbraid.analyses import analyze, headline
 from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
 from fedbraid.analyses.drift import measured
 from fedbraid.analyses.recorded import Recorded
-from fedbraid.given import Given
-from fedbraid.runs import RunDirectory
+from fedbraid.training.overrides import Given
+from fedbraid.training.run_directory import RunDirectory
 
 EVERYTHING = [entry.name for entry in (*OF_ONE, *OF_SEVERAL)]
 

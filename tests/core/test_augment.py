@@ -9,7 +9,7 @@ import torch
 from helpers import advanced, apart, federation, held, identical, toy
 from PIL import Image
 
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
 from fedbraid.core.augment import PREFIX, Augment
 from fedbraid.core.random import stream
 from fedbraid.errors import UserError

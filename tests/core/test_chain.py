@@ -10,12 +10,12 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 from made_up_strands import MADE_UP, Fair, Focal
 
-from fedbraid import methods
 from fedbraid.core.chain import Chain, hyper_parameters, written
-from fedbraid.core.numbers import LARGEST
+from fedbraid.core.number_checks import LARGEST
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.strands import METHODS, STRANDS, AvgM, Disco, Prox, Skip, Uniform
+from fedbraid.strands import parser as methods
 
 VALUES = {
     bool: st.booleans(),

@@ -6,7 +6,7 @@ from torch.func import vmap
 
 from fedbraid.core import gradient as module
 from fedbraid.core.gradient import from_parts, from_torch, gradient
-from fedbraid.models.outputs import Outputs
+from fedbraid.core.outputs import Outputs
 
 needs_parts = pytest.mark.skipif(not module.HAS_PARTS, reason="this torch has other names")
 W = torch.linspace(-1, 1, 5, dtype=torch.float64)

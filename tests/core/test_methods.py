@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbraid import methods
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.strands import AvgM, Disco, Drift, Prox, Sam, Scaffold, Skip
+from fedbraid.strands import parser as methods
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from fedbraid.config import from_dict, optimizer_of
-from fedbraid.core.schedule import Schedule
+from fedbraid.config.schema import from_dict, optimizer_of
+from fedbraid.core.rate_schedule import Schedule
 
 LR, ROUNDS = 0.3, 20
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbraid.data import Dataset, Split, make_partition
-from fedbraid.data.assignment import assignment
+from fedbraid.data.partitions.assignment import assignment
 from fedbraid.errors import UserError
 
 

@@ -14,7 +14,7 @@ from forks import FORKS
 
 from fedbraid.data import cache as module
 from fedbraid.data.cache import _only_one, decoded
-from fedbraid.data.places import cache_directory
+from fedbraid.data.paths import cache_directory
 from fedbraid.errors import UserError
 
 VALUES = np.arange(12, dtype=np.uint8).reshape(3, 4)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fedbraid import data
-from fedbraid.data.formats.cifar import Kind, read_binary, read_python
+from fedbraid.data.datasets import cifar
+from fedbraid.data.datasets.cifar_labels import CIFAR100_COARSE, CIFAR100_FINE
+from fedbraid.data.formats.cifar_batches import Kind, read_binary, read_python
 from fedbraid.data.formats.pickles import read_pickle, restricted
-from fedbraid.data.sets import cifar
-from fedbraid.data.sets.cifar_labels import CIFAR100_COARSE, CIFAR100_FINE
 from fedbraid.errors import UserError
 
 TWO = Kind((("coarse_labels", 20), ("fine_labels", 100)))

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbraid.core.random import stream
-from fedbraid.data.dirichlet import dirichlet, dirichlet_equal
-from fedbraid.data.summary import distances_to
+from fedbraid.data.partition_summary import distances_to
+from fedbraid.data.partitions.dirichlet import dirichlet, dirichlet_equal
 from fedbraid.errors import UserError
 
 LABELS = st.lists(st.integers(0, 6), max_size=120).map(lambda xs: np.array(xs, dtype=np.int64))

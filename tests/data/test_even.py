@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbraid.core.random import stream
-from fedbraid.data.dirichlet import quantity
-from fedbraid.data.even import iid, noise, stratified
+from fedbraid.data.partitions.dirichlet import quantity
+from fedbraid.data.partitions.even import iid, noise, stratified
 from fedbraid.errors import UserError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedbraid import data
 from fedbraid.data import Dataset, Split
-from fedbraid.data.facts import facts, some_classes, some_of_class
+from fedbraid.data.dataset_facts import facts, some_classes, some_of_class
 
 
 def test_digits():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbraid.core.random import stream
-from fedbraid.data.few_classes import classes, shards
+from fedbraid.data.partitions.few_classes import classes, shards
 from fedbraid.errors import UserError
 
 SIZES = st.lists(st.integers(3, 60), min_size=1, max_size=9)

@@ -7,9 +7,9 @@ import pytest
 
 from fedbraid.core.random import stream
 from fedbraid.data.dataset import Dataset, Split
-from fedbraid.data.flower import flower
-from fedbraid.data.natural import natural
-from fedbraid.data.partitions import make_partition
+from fedbraid.data.partitions.by_name import make_partition
+from fedbraid.data.partitions.flower_partitioners import flower
+from fedbraid.data.partitions.natural import natural
 from fedbraid.errors import UserError
 
 LABELS = stream(0, "labels").integers(0, 5, 600)

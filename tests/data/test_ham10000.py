@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedbraid import data
-from fedbraid.data.sets.ham10000 import CLASSES, Cases, held_out_images
+from fedbraid.data.datasets.ham10000 import CLASSES, Cases, held_out_images
 from fedbraid.errors import UserError
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedbraid import data
-from fedbraid.data.sets import hub_images
+from fedbraid.data.datasets import hub_images
 from fedbraid.errors import UserError
 
 arrow = pytest.importorskip("pyarrow")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedbraid import data
+from fedbraid.data.datasets import mnist
 from fedbraid.data.formats.idx import read_idx
-from fedbraid.data.sets import mnist
 from fedbraid.errors import UserError
 
 CODES = {"uint8": 0x08, "int8": 0x09, "int16": 0x0B, "int32": 0x0C, "float32": 0x0D, "float64": 0x0E}

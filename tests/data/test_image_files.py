@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedbraid.data.formats import images, progress
-from fedbraid.data.formats.images import Frame, decode_image, decode_images, native_frame
+from fedbraid.data.formats import image_files as images
+from fedbraid.data.formats import progress_lines as progress
+from fedbraid.data.formats.image_files import Frame, decode_image, decode_images, native_frame
 from fedbraid.errors import UserError
 
 COLOURS = (np.arange(4 * 6 * 3) * 3 % 256).astype(np.uint8).reshape(4, 6, 3)

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from fedbraid import data
-from fedbraid.data.formats.folders import class_folders, images_by_class
-from fedbraid.data.formats.images import Frame
-from fedbraid.data.sets.cifar_labels import CIFAR10
-from fedbraid.data.sets.decoding import decoded_images
+from fedbraid.data.datasets.cifar_labels import CIFAR10
+from fedbraid.data.datasets.decoding import decoded_images
+from fedbraid.data.formats.class_folders import class_folders, images_by_class
+from fedbraid.data.formats.image_files import Frame
 from fedbraid.errors import UserError
 
 

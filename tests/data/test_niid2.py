@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbraid.core.random import stream
-from fedbraid.data.niid2 import niid2
+from fedbraid.data.partitions.niid2 import niid2
 from fedbraid.errors import UserError
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedbraid.data.sets import normal
-from fedbraid.data.sets.normal import measured
+from fedbraid.data.datasets import normal
+from fedbraid.data.datasets.normal import measured
 
 
 @given(arrays.arrays("u1", arrays.array_shapes(min_dims=2, max_dims=4, max_side=5)), st.sampled_from([1, 2, 3, 7, 40]))

@@ -7,8 +7,8 @@ import pytest
 
 import fedbraid as fb
 from fedbraid import data
-from fedbraid.data.places import cache_directory
-from fedbraid.data.sets import csv_file
+from fedbraid.data.datasets import csv_file
+from fedbraid.data.paths import cache_directory
 from fedbraid.errors import UserError
 
 HEADER = "height,width,who,kind"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fedbraid.core.random import stream
 from fedbraid.data import PARTITIONS, Dataset, Partition, Split, make_partition
-from fedbraid.data.natural import natural
-from fedbraid.data.partitions import parse_partition
+from fedbraid.data.partitions.by_name import parse_partition
+from fedbraid.data.partitions.natural import natural
 from fedbraid.errors import UserError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbraid.data.places import Layout, cache_directory, data_directory, find
+from fedbraid.data.paths import Layout, cache_directory, data_directory, find
 from fedbraid.errors import UserError
 
 PLAIN = Layout(("plain", "deep/plain"), ("train.csv|train.csv.gz", "test-*.csv"))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbraid.core.random import stream
-from fedbraid.data.similarity import similarity
+from fedbraid.data.partitions.similarity import similarity
 from fedbraid.errors import UserError
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedbraid import data
+from fedbraid.config.registry import Entry
 from fedbraid.errors import UserError
-from fedbraid.registry import Entry
 
 
 @pytest.fixture(scope="module")

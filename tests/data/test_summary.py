@@ -11,8 +11,9 @@ from scipy.spatial import distance
 from scipy.stats import entropy
 
 from fedbraid.core.random import stream
-from fedbraid.data import Dataset, Partition, Split, make_partition, summary
-from fedbraid.data.summary import distances_to, gini
+from fedbraid.data import Dataset, Partition, Split, make_partition
+from fedbraid.data import partition_summary as summary
+from fedbraid.data.partition_summary import distances_to, gini
 
 
 def toy(samples=400):

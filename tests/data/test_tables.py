@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbraid.data.formats.columns import open_table
+from fedbraid.data.formats.csv_tables import LARGEST, numbers, rows
 from fedbraid.data.formats.streams import lines, opened, read_all
-from fedbraid.data.formats.tables import LARGEST, numbers, rows
 from fedbraid.errors import UserError
 
 

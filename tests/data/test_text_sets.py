@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedbraid import data
-from fedbraid.data.places import cache_directory
+from fedbraid.data.paths import cache_directory
 from fedbraid.errors import UserError
 
 TRAIN = '"3","Oil up","Oil, oil and gas."\n"1","Vote","A \\vote"\n"2","Goal!","A goal, ""late"""\n'

@@ -3,7 +3,7 @@
 from inspect import signature
 
 from fedbraid import data
-from fedbraid.data.whereabouts import LAYOUTS, Place, place_of
+from fedbraid.data.locate import LAYOUTS, Place, place_of
 
 ENTRIES = {entry.name: entry for entry in data.describe()}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbraid.data.formats.words import SPECIAL, UNKNOWN, Names, Texts, split
+from fedbraid.data.formats.vocabulary import SPECIAL, UNKNOWN, Names, Texts, split
 
 letters = st.text(alphabet="abcAB 'é_1-\n", max_size=30)
 
@@ -59,7 +59,7 @@ def test_many_texts_are_encoded_as_few_are(monkeypatch):
     texts = read([f"word{i % 7} and {i}" for i in range(50)])
     tokens = texts.vocabulary(np.arange(50), 20)
     whole = encoded(texts, range(50), tokens, 3)
-    monkeypatch.setattr("fedbraid.data.formats.words.AT_ONCE", 8)
+    monkeypatch.setattr("fedbraid.data.formats.vocabulary.AT_ONCE", 8)
     assert np.array_equal(encoded(texts, range(50), tokens, 3), whole)
 
 

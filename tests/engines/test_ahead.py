@@ -12,15 +12,15 @@ import torch
 from helpers import advanced, federation, held, identical, toy
 from made_up_strands import MADE_UP
 
+from fedbraid.core.memo import Latest
 from fedbraid.core.strand import Strand
-from fedbraid.engines import local
-from fedbraid.engines.c_code import as_c
-from fedbraid.engines.c_operations import OPERATIONS
-from fedbraid.engines.latest import Latest
-from fedbraid.engines.libraries import library
-from fedbraid.engines.machine import Machine
-from fedbraid.engines.trace import record
-from fedbraid.experiment import Experiment
+from fedbraid.engines import local_engine as local
+from fedbraid.engines.codegen.c_code import as_c
+from fedbraid.engines.codegen.c_operations import OPERATIONS
+from fedbraid.engines.codegen.libraries import library
+from fedbraid.engines.codegen.machine import Machine
+from fedbraid.engines.codegen.trace import record
+from fedbraid.training.simulation import Experiment
 
 ENGINES = [{"kind": "compiled", "workers": 2}, {"kind": "loop", "workers": 2}, {"kind": "stack"}]
 LOSSES = {"clients": 5, "dropout": 0.3}

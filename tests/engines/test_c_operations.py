@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn import functional as F
 
-from fedbraid.engines.c_code import as_c
-from fedbraid.engines.c_operations import OPERATIONS
-from fedbraid.engines.libraries import library
-from fedbraid.engines.machine import Machine
-from fedbraid.engines.trace import record
+from fedbraid.engines.codegen.c_code import as_c
+from fedbraid.engines.codegen.c_operations import OPERATIONS
+from fedbraid.engines.codegen.libraries import library
+from fedbraid.engines.codegen.machine import Machine
+from fedbraid.engines.codegen.trace import record
 
 # x, y [5, 7]; long [3, 130]; many [20, 40]; i whole numbers [4, 2] below 5; m a mask [5, 7]
 FUNCTIONS = {

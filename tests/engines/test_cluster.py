@@ -16,14 +16,14 @@ from made_up_strands import MADE_UP
 
 import fedbraid as fb
 from fedbraid.analyses.recorded import Recorded
-from fedbraid.engines import cluster as cluster_module
-from fedbraid.engines import crew as crew_module
-from fedbraid.engines.cluster import Cluster, children
-from fedbraid.engines.crew import Crew
+from fedbraid.engines.ray import cluster as cluster_module
+from fedbraid.engines.ray import worker_pool as crew_module
+from fedbraid.engines.ray.cluster import Cluster, children
+from fedbraid.engines.ray.worker_pool import Crew
 from fedbraid.errors import UserError
-from fedbraid.given import Given
-from fedbraid.runs import RunDirectory
 from fedbraid.strands import STRANDS
+from fedbraid.training.overrides import Given
+from fedbraid.training.run_directory import RunDirectory
 
 ROUNDING = 1e-12  # float64, a few rounds; the contract is 1e-6
 CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}

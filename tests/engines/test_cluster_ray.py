@@ -19,9 +19,9 @@ from ray_here import NOISE, Nodes, own_place, started_at
 from safetensors.torch import load_file
 
 import fedbraid as fb
-from fedbraid.cli_input import load_strand
-from fedbraid.engines import crew as crew_module
-from fedbraid.engines.ray_remote import RayRemote, _is_the_users
+from fedbraid.cli.user_input import load_strand
+from fedbraid.engines.ray import worker_pool as crew_module
+from fedbraid.engines.ray.actors import RayRemote, _is_the_users
 from fedbraid.errors import UserError
 from fedbraid.strands import STRANDS
 
@@ -201,7 +201,7 @@ def test_a_cluster_that_is_not_there_is_a_sentence(monkeypatch):
 
 
 def test_without_ray_it_is_a_sentence(monkeypatch):
-    monkeypatch.setattr("fedbraid.engines.ray_remote.find_spec", lambda name: None)
+    monkeypatch.setattr("fedbraid.engines.ray.actors.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"install fedbraid\[ray\]"):
         federation(engine={"kind": "ray"})
 

@@ -13,12 +13,12 @@ from networks import NETWORKS
 from test_stack_is_loop import CHAINS, OPTIMIZERS, WORK, assert_same
 
 from fedbraid.core.strand import Strand
-from fedbraid.engines import libraries
-from fedbraid.engines.c_code import Unsupported, as_c
-from fedbraid.engines.c_operations import OPERATIONS
-from fedbraid.engines.libraries import NotCompiled, library
-from fedbraid.engines.machine import Machine
-from fedbraid.engines.trace import record
+from fedbraid.engines.codegen import libraries
+from fedbraid.engines.codegen.c_code import Unsupported, as_c
+from fedbraid.engines.codegen.c_operations import OPERATIONS
+from fedbraid.engines.codegen.libraries import NotCompiled, library
+from fedbraid.engines.codegen.machine import Machine
+from fedbraid.engines.codegen.trace import record
 from fedbraid.errors import UserError
 
 
@@ -113,7 +113,7 @@ def test_an_operation_that_is_not_known_is_named_where_compiling_was_asked_for()
 def test_batchnorm_is_refused_with_a_sentence():
     from torch import nn
 
-    from fedbraid.models.outputs import Outputs
+    from fedbraid.core.outputs import Outputs
 
     class Normed(nn.Module):
         def __init__(self):

@@ -10,8 +10,10 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import conv2d, group_norm, linear, max_pool2d, relu
 
+from fedbraid.engines.kernels.gradient_buffer import Home
 from fedbraid.engines.kernels.kind import Kind
-from fedbraid.engines.kernels.layers import (
+from fedbraid.engines.kernels.norm import Groups
+from fedbraid.engines.kernels.stacked_layers import (
     ClientConv,
     ClientLinear,
     ClientNorm,
@@ -20,8 +22,6 @@ from fedbraid.engines.kernels.layers import (
     StackLinear,
     for_stacks,
 )
-from fedbraid.engines.kernels.norm import Groups
-from fedbraid.engines.kernels.room import Home
 from fedbraid.models import build
 from fedbraid.models.convolutional import PooledConv2d
 

@@ -12,7 +12,7 @@ import torch
 from helpers import advanced, federation
 from made_up_strands import MADE_UP
 
-from fedbraid.core.local import Work
+from fedbraid.core.client_step import Work
 from fedbraid.engines.replies import Inbox, Stacked
 
 METHODS = [
@@ -80,7 +80,7 @@ def test_a_federation_does_not_depend_on_its_parts(method, kind, monkeypatch):
     settings = {"own": MADE_UP, "sampling": {"dropout": 0.0 if "skip" in method else 0.2}}
     whole = advanced(federation(method, engine={"kind": kind}, **settings))
     assert not any(filed)
-    monkeypatch.setattr("fedbraid.engines.local.FEW", 0)
+    monkeypatch.setattr("fedbraid.engines.local_engine.FEW", 0)
     parts = advanced(federation(method, engine={"kind": kind, "chunk": 2}, **settings))
     assert any("model" in keys for keys in filed)
     ours, theirs = held(parts), held(whole)
@@ -91,7 +91,7 @@ def test_a_federation_does_not_depend_on_its_parts(method, kind, monkeypatch):
 
 def test_what_is_counted_does_not_depend_on_parts(monkeypatch):
     whole = federation("scaffold").advance()
-    monkeypatch.setattr("fedbraid.engines.local.FEW", 100)
+    monkeypatch.setattr("fedbraid.engines.local_engine.FEW", 100)
     parts = federation("scaffold", engine={"chunk": 4}).advance()
     assert {key: parts[key] for key in parts if key not in ("seconds", "loss", "train_loss")} == {
         key: whole[key] for key in whole if key not in ("seconds", "loss", "train_loss")

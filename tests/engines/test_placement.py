@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbraid.core.plan import LocalWork
-from fedbraid.engines.cluster import sorted_out
-from fedbraid.engines.placement import costs, dealt, evened, loads, seconds, worth_moving
+from fedbraid.engines.ray.cluster import sorted_out
+from fedbraid.engines.ray.placement import costs, dealt, evened, loads, seconds, worth_moving
 
 COSTS = st.lists(st.integers(1, 1000), min_size=1, max_size=60).map(lambda c: np.array(c, dtype=np.float64))
 SPEEDS = st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=1, max_size=8).map(np.array)

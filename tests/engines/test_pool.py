@@ -6,9 +6,9 @@ from helpers import advanced, federation, held, identical, toy
 from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
+from fedbraid.engines.codegen.libraries import NotCompiled
 from fedbraid.engines.kernels import pool
 from fedbraid.engines.kernels.pool import LoopConv2d, MaxPoolReLU, Pool, for_loops
-from fedbraid.engines.libraries import NotCompiled
 from fedbraid.models import build
 from fedbraid.models.convolutional import PooledConv2d
 

@@ -9,8 +9,8 @@ from torch.func import vmap
 
 from fedbraid.core.gradient import gradient
 from fedbraid.core.model import Model
-from fedbraid.engines.kernels.room import Room, Slots
-from fedbraid.models.outputs import Outputs
+from fedbraid.core.outputs import Outputs
+from fedbraid.engines.kernels.gradient_buffer import Room, Slots
 
 
 class Product(torch.autograd.Function):

@@ -9,7 +9,7 @@ from helpers import federation
 from jobs import training_job
 
 from fedbraid.core.round import one_round
-from fedbraid.store import ClientStore
+from fedbraid.storage.client_store import ClientStore
 
 CHAINS = ["fedavg", "scaffold(by_size=true)", "mixup", "rfedavg_plus(noise=1.0)", "moon+asd", "fedacd"]
 

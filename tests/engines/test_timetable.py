@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedbraid.core.chain import Chain
 from fedbraid.core.plan import LocalWork, make_plan
-from fedbraid.engines.timetable import longest_first, make_timetable, rung
+from fedbraid.engines.step_schedule import longest_first, make_timetable, rung
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=9)
 WORK = st.builds(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedbraid.core.strand import Strand
-from fedbraid.engines.trace import trace
+from fedbraid.engines.codegen.trace import trace
 from fedbraid.errors import UserError
 
 

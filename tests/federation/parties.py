@@ -162,9 +162,9 @@ class Federation:
     """A server with clients that have joined it, with keys or without."""
 
     def __init__(self, folder, names, *, secure=True, **settings):
-        from fedbraid.federation.address import Address
-        from fedbraid.federation.keys import make_keys
-        from fedbraid.federation.processes import free_port
+        from fedbraid.deploy.address import Address
+        from fedbraid.deploy.keys import make_keys
+        from fedbraid.deploy.processes import free_port
 
         self.family, self.names, self.address = Family(folder), names, Address("127.0.0.1", free_port())
         self.keys = folder / "keys" if secure else None
@@ -194,11 +194,11 @@ class Federation:
 
 
 def main():
+    from fedbraid.deploy.address import Address
+    from fedbraid.deploy.joining import run_node
+    from fedbraid.deploy.serving import run_server
+    from fedbraid.deploy.settings import NodeSettings, ServerSettings
     from fedbraid.errors import UserError
-    from fedbraid.federation.address import Address
-    from fedbraid.federation.joining import run_node
-    from fedbraid.federation.serving import run_server
-    from fedbraid.federation.settings import NodeSettings, ServerSettings
 
     _, role, file, address, *keys = sys.argv
     kind, run = {"server": (ServerSettings, run_server), "client": (NodeSettings, run_node)}[role]
@@ -216,7 +216,7 @@ def main():
 
 
 if __name__ == "__main__":
-    light = ModuleType("fedbraid")  # as in fedbraid.federation.__main__: without torch, which takes seconds
+    light = ModuleType("fedbraid")  # as in fedbraid.deploy.__main__: without torch, which takes seconds
     light.__path__ = [str(HERE.parents[1] / "fedbraid")]
     sys.modules["fedbraid"] = light
     main()

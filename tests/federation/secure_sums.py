@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedbraid.federation.secure.client import Client
-from fedbraid.federation.secure.masks import add_mask, pair_mask
-from fedbraid.federation.secure.server import Server
-from fedbraid.federation.secure.session import Session
-from fedbraid.federation.secure.shamir import interpolation, join
+from fedbraid.deploy.secure.client import Client
+from fedbraid.deploy.secure.masks import add_mask, pair_mask
+from fedbraid.deploy.secure.server import Server
+from fedbraid.deploy.secure.session import Session
+from fedbraid.deploy.secure.shamir import interpolation, join
 
 SESSION = Session("a-run", 3, "train")
 NEVER = 9

@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from fedbraid.deploy.address import Address, check_server, pulse
+from fedbraid.deploy.processes import free_port
 from fedbraid.errors import UserError
-from fedbraid.federation.address import Address, check_server, pulse
-from fedbraid.federation.processes import free_port
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from stand_ins import Done
 
+from fedbraid.deploy import flower
+from fedbraid.deploy.flower import packed, unpacked
+from fedbraid.deploy.settings import NodeSettings, ServerSettings
 from fedbraid.errors import UserError
-from fedbraid.federation import flower
-from fedbraid.federation.flower import packed, unpacked
-from fedbraid.federation.settings import NodeSettings, ServerSettings
 
 log = logging.getLogger("fedbraid")
 

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedbraid[flower]'")
 
-from fedbraid import cli_federation
-from fedbraid.cli import main
-from fedbraid.config import from_dict
-from fedbraid.federation import joining, serving
+from fedbraid.cli import federation_commands as cli_federation
+from fedbraid.cli.app import main
+from fedbraid.config.schema import from_dict
+from fedbraid.deploy import joining, serving
 
 
 @pytest.fixture

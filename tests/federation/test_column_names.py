@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from fedbraid import data
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
+from fedbraid.deploy.assembly import assembled
+from fedbraid.deploy.facts import Facts
+from fedbraid.deploy.holding import Named
+from fedbraid.deploy.node import Node
+from fedbraid.deploy.register import Register
+from fedbraid.deploy.remote import Patience
+from fedbraid.deploy.server import conduct
+from fedbraid.deploy.transport import InProcess
 from fedbraid.errors import UserError
-from fedbraid.federation.assembly import assembled
-from fedbraid.federation.facts import Facts
-from fedbraid.federation.holding import Named
-from fedbraid.federation.node import Node
-from fedbraid.federation.register import Register
-from fedbraid.federation.remote import Patience
-from fedbraid.federation.server import conduct
-from fedbraid.federation.transport import InProcess
-from fedbraid.given import Given
+from fedbraid.training.overrides import Given
 
 COLUMNS = ("age", "bmi", "glucose")
 KINDS = ("healthy", "pre", "sick")

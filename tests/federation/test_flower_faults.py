@@ -10,8 +10,8 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedbra
 
 from parties import Federation, wait
 
-from fedbraid.federation.flower_programs import Control
-from fedbraid.federation.keys import make_keys
+from fedbraid.deploy.flower_programs import Control
+from fedbraid.deploy.keys import make_keys
 
 pytestmark = pytest.mark.slow
 

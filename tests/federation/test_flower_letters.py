@@ -16,10 +16,10 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedbra
 
 from parties import Federation
 
+from fedbraid.deploy.address import Address, check_server
+from fedbraid.deploy.keys import make_keys
+from fedbraid.deploy.processes import free_port
 from fedbraid.errors import UserError
-from fedbraid.federation.address import Address, check_server
-from fedbraid.federation.keys import make_keys
-from fedbraid.federation.processes import free_port
 
 NAMES = "hospital-a", "hospital-b"
 MOST = 3_000_000
@@ -94,7 +94,7 @@ def test_an_unknown_key_is_refused_with_a_line(federation, tmp_path):
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
     from httpx import HTTPStatusError
 
-    from fedbraid.federation.keys import read_roster
+    from fedbraid.deploy.keys import read_roster
 
     private, public = generate_key_pairs()
     member = read_roster(federation.keys / "server" / "roster")[0]

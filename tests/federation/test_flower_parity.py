@@ -21,10 +21,10 @@ from test_composition import HYPER
 from test_composition import NAMES as STRANDS
 
 from fedbraid import api
-from fedbraid.cli_input import load_network
-from fedbraid.config import from_dict
-from fedbraid.federation.keys import make_keys
-from fedbraid.federation.processes import free_port
+from fedbraid.cli.user_input import load_network
+from fedbraid.config.schema import from_dict
+from fedbraid.deploy.keys import make_keys
+from fedbraid.deploy.processes import free_port
 from fedbraid.strands import METHODS
 
 CLIENTS = "hospital-a", "hospital-b", "hospital-c"

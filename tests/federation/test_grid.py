@@ -14,8 +14,8 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save
 
-from fedbraid.federation import flower
-from fedbraid.federation.flower import GridTransport, packed, unpacked
+from fedbraid.deploy import flower
+from fedbraid.deploy.flower import GridTransport, packed, unpacked
 
 KEYS = {b"key of a": "a", b"key of b": "b"}
 GONE = Error(ErrorCode.NODE_UNAVAILABLE, "no heartbeat")

@@ -6,7 +6,7 @@ from base64 import b64encode
 
 import pytest
 
-from fedbraid.federation.guard import PIECE, Guard, loud_about_tls, once_a_minute
+from fedbraid.deploy.guard import PIECE, Guard, loud_about_tls, once_a_minute
 
 TOKEN, MOST = "secret", 10_000_000
 KEY = "the key of hospital-a"
@@ -157,7 +157,7 @@ def test_only_what_flower_accepts_counts():
 
 def test_the_same_line_is_said_once_a_minute(monkeypatch):
     now, lines = [0.0], []
-    monkeypatch.setattr("fedbraid.federation.guard.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedbraid.deploy.guard.monotonic", lambda: now[0])
     say = once_a_minute(lines.append)
     for now[0] in (0.0, 1.0, 59.0, 61.0):
         say("a")

@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 from world import NAMES, apart, by_letter, configured, held_apart, held_here, here, nodes, samples
 
-from fedbraid import privacy
-from fedbraid.federation.remote import Remote
-from fedbraid.federation.secrecy import Secrecy
-from fedbraid.federation.server import conduct
-from fedbraid.federation.transport import InProcess
+from fedbraid.deploy.remote import Remote
+from fedbraid.deploy.secrecy import Secrecy
+from fedbraid.deploy.server import conduct
+from fedbraid.deploy.transport import InProcess
+from fedbraid.privacy import budget as privacy
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ pytest.importorskip("cryptography", reason="keys need cryptography, which comes 
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+from fedbraid.deploy.keys import certified_hosts, make_keys, read_name, read_roster
 from fedbraid.errors import UserError
-from fedbraid.federation.keys import certified_hosts, make_keys, read_name, read_roster
 
 
 def test_each_party_gets_its_own_and_no_more(tmp_path):

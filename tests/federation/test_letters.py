@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from fedbraid.federation.letters import HEADER, ROOM, VERSION, Letter, Refused, at_most, check_tensors, mark, read
+from fedbraid.deploy.letters import HEADER, ROOM, VERSION, Letter, Refused, at_most, check_tensors, mark, read
 
 DUE = {"model": torch.zeros(5), "buffers": torch.zeros(0), "n": torch.zeros((), dtype=torch.int64)}
 MOST = 1 << 20

@@ -27,15 +27,15 @@ from world import (
     samples,
 )
 
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.engines.local import Local
+from fedbraid.deploy.facts import Facts
+from fedbraid.deploy.holding import Held, Named
+from fedbraid.deploy.letters import Letter, mark, read
+from fedbraid.deploy.node import Node
+from fedbraid.deploy.transport import InProcess
+from fedbraid.engines.local_engine import Local
 from fedbraid.errors import UserError
-from fedbraid.federation.facts import Facts
-from fedbraid.federation.holding import Held, Named
-from fedbraid.federation.letters import Letter, mark, read
-from fedbraid.federation.node import Node
-from fedbraid.federation.transport import InProcess
 
 EVERYBODY = {"sampling": {"clients": 0}, "rounds": 4}
 METHOD = "scaffold+rfedavg_plus(lam=0.1)+moon"

@@ -7,15 +7,15 @@ import torch
 from torch import nn
 from world import NAMES, configured, nodes, samples
 
-from fedbraid.cli_input import load_network
-from fedbraid.experiment import build
-from fedbraid.federation.assembly import assembled
-from fedbraid.federation.register import Register
-from fedbraid.federation.remote import Patience
-from fedbraid.federation.server import conduct
-from fedbraid.federation.transport import InProcess
-from fedbraid.given import Given
-from fedbraid.runs import RunDirectory
+from fedbraid.cli.user_input import load_network
+from fedbraid.deploy.assembly import assembled
+from fedbraid.deploy.register import Register
+from fedbraid.deploy.remote import Patience
+from fedbraid.deploy.server import conduct
+from fedbraid.deploy.transport import InProcess
+from fedbraid.training.overrides import Given
+from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.simulation import build
 
 MODEL = {"model": {"name": "Net", "width": 5}}
 

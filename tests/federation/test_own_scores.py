@@ -9,12 +9,12 @@ from rich.console import Console
 from world import NAMES, apart, by_letter, configured, happening, held_apart, held_here, here, nodes, rewritten, samples
 
 import fedbraid as fb
-from fedbraid import cli_show
+from fedbraid.cli import run_views as cli_show
+from fedbraid.deploy.letters import read
+from fedbraid.deploy.secrecy import Secrecy
+from fedbraid.deploy.server import conduct
+from fedbraid.deploy.transport import InProcess
 from fedbraid.errors import UserError
-from fedbraid.federation.letters import read
-from fedbraid.federation.secrecy import Secrecy
-from fedbraid.federation.server import conduct
-from fedbraid.federation.transport import InProcess
 
 EVERYBODY = {"sampling": {"clients": 0}, "rounds": 3}
 HELD = {"evaluate": {"validation": 0.3}}

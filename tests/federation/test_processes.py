@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedbraid.deploy.processes import Tail, alone_in, environment, free_port, last_lines, wait_for_port
 from fedbraid.errors import UserError
-from fedbraid.federation.processes import Tail, alone_in, environment, free_port, last_lines, wait_for_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,12 +20,12 @@ import os, sys, time, types
 light = types.ModuleType("fedbraid")
 light.__path__ = [{str(ROOT / "fedbraid")!r}]
 sys.modules["fedbraid"] = light
-from fedbraid.federation.processes import *
+from fedbraid.deploy.processes import *
 """
 CHILD = f"{LIGHT}\nend_with_the_pipe()\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
 STUBBORN = f"""{LIGHT}
 import signal
-import fedbraid.federation.processes as processes
+import fedbraid.deploy.processes as processes
 processes.PATIENCE = 1
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 end_with_the_pipe()

@@ -12,10 +12,10 @@ from forks import FORKS
 from safetensors.torch import load_file
 from world import NAMES, apart, conducted, configured, here, nodes, samples
 
+from fedbraid.deploy import assembly, server
+from fedbraid.deploy.server import check_federation, conduct
+from fedbraid.deploy.transport import InProcess
 from fedbraid.errors import UserError
-from fedbraid.federation import assembly, server
-from fedbraid.federation.server import check_federation, conduct
-from fedbraid.federation.transport import InProcess
 
 METHOD = "scaffold+rfedavg_plus(lam=0.1)"
 

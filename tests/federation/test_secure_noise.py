@@ -10,8 +10,8 @@ pytest.importorskip("cryptography")
 
 from secure_sums import SESSION, Sum, cohort, put_together, total, without_pair_masks
 
-from fedbraid.federation.secure.masks import add_mask, own_mask, pair_mask
-from fedbraid.federation.secure.session import Session
+from fedbraid.deploy.secure.masks import add_mask, own_mask, pair_mask
+from fedbraid.deploy.secure.session import Session
 
 LENGTH = 1 << 15
 CLIENTS = 5

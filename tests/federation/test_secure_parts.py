@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 
-from fedbraid.federation.secure.keys import agreed, derived, opened, public, sealed, signer, verifier
-from fedbraid.federation.secure.masks import PIECE, add_mask
-from fedbraid.federation.secure.ring import FixedPoint
-from fedbraid.federation.secure.session import Refused, framed
-from fedbraid.federation.secure.shamir import PRIME, SHARE, interpolation, join, split
+from fedbraid.deploy.secure.keys import agreed, derived, opened, public, sealed, signer, verifier
+from fedbraid.deploy.secure.masks import PIECE, add_mask
+from fedbraid.deploy.secure.ring import FixedPoint
+from fedbraid.deploy.secure.session import Refused, framed
+from fedbraid.deploy.secure.shamir import PRIME, SHARE, interpolation, join, split
 
 # --- numbers
 

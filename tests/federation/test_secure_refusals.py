@@ -10,9 +10,9 @@ pytest.importorskip("cryptography")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from secure_sums import SESSION, Sum, cohort, total
 
-from fedbraid.federation.secure.client import Client
-from fedbraid.federation.secure.keys import signer, verifier
-from fedbraid.federation.secure.session import Advert, Refused, Roster, Session, TooFew, write
+from fedbraid.deploy.secure.client import Client
+from fedbraid.deploy.secure.keys import signer, verifier
+from fedbraid.deploy.secure.session import Advert, Refused, Roster, Session, TooFew, write
 
 OTHER = Session("a-run", 4, "train")
 

@@ -12,9 +12,9 @@ pytest.importorskip("cryptography")
 
 from secure_sums import NEVER, SESSION, Sum, cohort, total
 
-from fedbraid.federation.secure.client import Client
-from fedbraid.federation.secure.ring import FixedPoint
-from fedbraid.federation.secure.session import LEAST, Session, TooFew, majority
+from fedbraid.deploy.secure.client import Client
+from fedbraid.deploy.secure.ring import FixedPoint
+from fedbraid.deploy.secure.session import LEAST, Session, TooFew, majority
 
 EXTREMES = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 1])
 

@@ -26,18 +26,18 @@ pytest.importorskip("cryptography")
 
 from safetensors.numpy import load_file
 
-from fedbraid.config import DataConfig
+from fedbraid.config.schema import DataConfig
+from fedbraid.deploy import node as node_module
+from fedbraid.deploy.home import Home
+from fedbraid.deploy.identity import Identity, Known
+from fedbraid.deploy.keys import make_keys, read_roster
+from fedbraid.deploy.letters import read
+from fedbraid.deploy.secrecy import Secrecy
+from fedbraid.deploy.secure.client import Client
+from fedbraid.deploy.secure.session import Session
+from fedbraid.deploy.server import conduct
+from fedbraid.deploy.transport import InProcess
 from fedbraid.errors import UserError
-from fedbraid.federation import node as node_module
-from fedbraid.federation.home import Home
-from fedbraid.federation.identity import Identity, Known
-from fedbraid.federation.keys import make_keys, read_roster
-from fedbraid.federation.letters import read
-from fedbraid.federation.secrecy import Secrecy
-from fedbraid.federation.secure.client import Client
-from fedbraid.federation.secure.session import Session
-from fedbraid.federation.server import conduct
-from fedbraid.federation.transport import InProcess
 
 EVERYBODY = {"sampling": {"clients": 0}, "rounds": 3}
 METHODS = [
@@ -351,7 +351,7 @@ def test_numbers_without_masks_would_show(file, tmp_path, monkeypatch):
         return numbers
 
     monkeypatch.setattr(Client, "mask", bare)
-    monkeypatch.setattr("fedbraid.federation.secure.server.add_mask", lambda *args: None)
+    monkeypatch.setattr("fedbraid.deploy.secure.server.add_mask", lambda *args: None)
     answers, secrets, start = seen_of("scaffold", file, tmp_path)
     shown = complaints(answers, secrets, start)
     assert {"masked goes with model", "masked goes with scaffold.change"} <= shown

@@ -27,14 +27,14 @@ from world import (
 )
 
 from fedbraid.analyses import analyze
-from fedbraid.config import from_dict
+from fedbraid.config.schema import from_dict
+from fedbraid.deploy.facts import Facts
+from fedbraid.deploy.holding import Named
+from fedbraid.deploy.letters import ROOM, read
+from fedbraid.deploy.node import Node
+from fedbraid.deploy.server import conduct
+from fedbraid.deploy.transport import InProcess
 from fedbraid.errors import UserError
-from fedbraid.federation.facts import Facts
-from fedbraid.federation.holding import Named
-from fedbraid.federation.letters import ROOM, read
-from fedbraid.federation.node import Node
-from fedbraid.federation.server import conduct
-from fedbraid.federation.transport import InProcess
 
 EVERYBODY = {"sampling": {"clients": 0}, "rounds": 4}
 WHO, NUMBER, ROUND = "clinic-c", 2, 1  # one of whom strands keep something already

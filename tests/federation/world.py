@@ -12,23 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbraid.config import Config, from_dict
+from fedbraid.config.schema import Config, from_dict
 from fedbraid.core.round import Job, nothing
 from fedbraid.core.tree import Tree
+from fedbraid.deploy.assembly import assembled
+from fedbraid.deploy.holding import Named
+from fedbraid.deploy.home import Home
+from fedbraid.deploy.letters import Letter, read
+from fedbraid.deploy.node import Node
+from fedbraid.deploy.register import Register
+from fedbraid.deploy.remote import Patience, Remote
+from fedbraid.deploy.secrecy import Secrecy
+from fedbraid.deploy.server import conduct
+from fedbraid.deploy.transport import InProcess
 from fedbraid.engines.replies import Stacked
-from fedbraid.experiment import Experiment, build
-from fedbraid.federation.assembly import assembled
-from fedbraid.federation.holding import Named
-from fedbraid.federation.home import Home
-from fedbraid.federation.letters import Letter, read
-from fedbraid.federation.node import Node
-from fedbraid.federation.register import Register
-from fedbraid.federation.remote import Patience, Remote
-from fedbraid.federation.secrecy import Secrecy
-from fedbraid.federation.server import conduct
-from fedbraid.federation.transport import InProcess
-from fedbraid.files import write_bytes
-from fedbraid.given import Given
+from fedbraid.storage.files import write_bytes
+from fedbraid.training.overrides import Given
+from fedbraid.training.simulation import Experiment, build
 
 SIZES = (5, 3, 9, 1, 6)
 """Clients' training samples; one has a single one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbraid.config import to_dict
+from fedbraid.config.schema import to_dict
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.cells import cells
 from fedbraid.studies.recipe import Claim, Line, Override, Picture, Recipe

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedbraid.config import to_dict
+from fedbraid.config.schema import to_dict
 from fedbraid.errors import UserError
 from fedbraid.studies import recipe_files, run_records
 from fedbraid.studies.cell_metrics import parse

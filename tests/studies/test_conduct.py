@@ -15,10 +15,9 @@ from forks import FORKS
 from joined import stacks
 from tiny_study import RECIPE, RUNS, conducted, runs_of, timeless, written
 
-from fedbraid import data, execute
-from fedbraid.config import flat
+from fedbraid import data
+from fedbraid.config.schema import flat
 from fedbraid.errors import UserError
-from fedbraid.runs import RunDirectory
 from fedbraid.studies import recipe_files, run_records
 from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.file_digests import source_of
@@ -26,6 +25,8 @@ from fedbraid.studies.run_digest import config_of
 from fedbraid.studies.study_plan import planned, shard, table
 from fedbraid.studies.study_runner import conduct, state, unfinished
 from fedbraid.studies.table_results import gathered
+from fedbraid.training import scheduler as execute
+from fedbraid.training.run_directory import RunDirectory
 
 ROUNDS = 4
 

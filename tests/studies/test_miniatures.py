@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedbraid.cli import main
-from fedbraid.data.sets import cifar
+from fedbraid.cli.app import main
+from fedbraid.data.datasets import cifar
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from helpers import federation, toy
 
-from fedbraid.config import Config
-from fedbraid.data.dirichlet import dirichlet
+from fedbraid.config.schema import Config
+from fedbraid.data.partitions.dirichlet import dirichlet
 from fedbraid.errors import UserError
 from fedbraid.studies import cell_metrics, recipe_files
 from fedbraid.studies.cells import Cell, cells

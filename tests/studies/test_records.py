@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from tiny_study import made_up_record
 
-from fedbraid.config import from_dict, to_dict
+from fedbraid.config.schema import from_dict, to_dict
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.studies import run_records

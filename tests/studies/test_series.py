@@ -3,11 +3,11 @@
 from tiny_study import RECIPE, runs_of, written
 
 from fedbraid.analyses.drift import QUANTITIES
-from fedbraid.execute import Request, finished
-from fedbraid.given import Given
-from fedbraid.metrics import METRICS
+from fedbraid.core.metrics import METRICS
 from fedbraid.studies.log_keys import KEYS, TABLES
 from fedbraid.studies.run_records import record_of
+from fedbraid.training.overrides import Given
+from fedbraid.training.scheduler import Request, finished
 
 ASKED = """rounds = 1
 analyses = ["drift", "fairness"]

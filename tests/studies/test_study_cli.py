@@ -14,7 +14,7 @@ import pytest
 from tiny_study import RECIPE as WITH_PICTURES
 from tiny_study import RUNS, timeless, written
 
-from fedbraid.cli import main
+from fedbraid.cli.app import main
 from fedbraid.studies import recipe_files
 
 pytestmark = pytest.mark.usefixtures("not_rendered")

@@ -18,7 +18,7 @@ from matplotlib.colors import to_rgba
 from pages import Page
 from PIL import Image
 
-from fedbraid.config import flat, to_dict
+from fedbraid.config.schema import flat, to_dict
 from fedbraid.studies import run_records
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe

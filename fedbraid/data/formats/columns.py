@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedbraid.data.cache import regular
 from fedbraid.data.formats import parquet
-from fedbraid.data.formats.tables import rows
+from fedbraid.data.formats.csv_tables import rows
 from fedbraid.errors import UserError
 
 

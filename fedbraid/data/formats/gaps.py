@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fedbraid.data.formats.columns import Table
-from fedbraid.data.formats.tables import numbers
+from fedbraid.data.formats.csv_tables import numbers
 from fedbraid.errors import UserError
 
 WORDS = {"", "na", "n/a", "nan", "null", "none"}

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedbraid.data.cache import Shelf
-from fedbraid.data.formats.words import Names
+from fedbraid.data.formats.vocabulary import Names
 from fedbraid.errors import UserError
 
 CHARACTERS = f"\n !\"&'(),-.{digits}:;>?{ascii_uppercase}[]{ascii_lowercase}}}"

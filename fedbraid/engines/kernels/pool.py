@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import max_pool2d, relu
 
-from fedbraid.engines.libraries import NotCompiled, library
+from fedbraid.engines.codegen.libraries import NotCompiled, library
 from fedbraid.models.convolutional import PooledConv2d
 
 log = logging.getLogger("fedbraid")

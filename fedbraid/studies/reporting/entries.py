@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
+from fedbraid.config.terms import terms
 from fedbraid.studies.cell_metrics import UNNAMED, Metric, parse
 from fedbraid.studies.claims import POINTS, Finding, Sample, judged
 from fedbraid.studies.key_labels import key_words
@@ -16,7 +17,6 @@ from fedbraid.studies.recipe import Claim, Recipe
 from fedbraid.studies.round_series import aggregations, course
 from fedbraid.studies.run_records import Record
 from fedbraid.studies.table_results import CellResult, Results
-from fedbraid.terms import terms
 
 UNTIL: dict[str, Callable[[Record], float]] = {
     "rounds_to": lambda record: record.rounds[-1],

@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from fedbraid.config import flat, put, to_dict
+from fedbraid.config.schema import flat, put, to_dict
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Settings
 from fedbraid.studies.table_results import Results

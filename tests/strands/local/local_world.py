@@ -11,12 +11,12 @@ import torch
 from helpers import SIZES, advanced, federation, toy
 from torch.nn.functional import cross_entropy, relu
 
-from fedbraid import methods
 from fedbraid.core import sampling
 from fedbraid.core.batch import Batch
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.plan import LocalWork, make_plan
 from fedbraid.core.task import task_loss
-from fedbraid.models.outputs import Outputs
+from fedbraid.strands import parser as methods
 
 FEATURES, HIDDEN, CLASSES, COHORT, ROUNDS, LR = 4, 6, 4, 4, 5, 0.2
 WORK = {"batch": 4, "epochs": 2}

@@ -23,10 +23,10 @@ from local_world import (
 )
 from torch import nn
 
-from fedbraid import methods
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.round import one_round
 from fedbraid.errors import UserError
-from fedbraid.models.outputs import Outputs
+from fedbraid.strands import parser as methods
 from fedbraid.strands.acd import Acd
 from fedbraid.strands.asd import Asd
 from fedbraid.strands.lc import Lc

@@ -8,8 +8,8 @@ import torch
 from local_world import CLASSES, a_client, kl, log_softmax, objective, one_hot, over, slope, tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.outputs import Outputs
 from fedbraid.core.vector import Layout
-from fedbraid.models.outputs import Outputs
 from fedbraid.strands.acd import Acd
 from fedbraid.strands.asd import Asd
 from fedbraid.strands.decorr import Decorr

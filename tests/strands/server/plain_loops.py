@@ -18,7 +18,7 @@ from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
 from fedbraid.core.plan import LocalWork, Plan, make_plan
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.experiment import Experiment
+from fedbraid.training.simulation import Experiment
 
 ROUNDS, COHORT, LR, FEATURES, HIDDEN, CLASSES = 5, 3, 0.2, 3, 5, 4
 LABELS = ([0] * 7 + [1] * 3, [2], [0, 1, 2] * 4 + [1, 2], [3, 3, 3, 3, 0, 0], [1, 1, 1, 1, 1, 1, 2, 2])

@@ -14,11 +14,11 @@ from scipy.stats import kstest
 from torch import nn
 
 import fedbraid as fb
-from fedbraid import privacy
 from fedbraid.core.random import stream
 from fedbraid.core.sampling import Drawn, bernoulli, coming
+from fedbraid.privacy import budget as privacy
 from fedbraid.report.headline import caveats
-from fedbraid.runs import RunDirectory
+from fedbraid.training.run_directory import RunDirectory
 
 
 @pytest.mark.parametrize("kind", ["stack", "loop"])

@@ -5,8 +5,8 @@ import torch
 from helpers import held, identical
 from plain_loops import ROUNDS, World, far
 
-from fedbraid import methods
 from fedbraid.errors import UserError
+from fedbraid.strands import parser as methods
 
 KINDS = ["stack", "loop"]
 UNEQUAL = {"batch": 4, "steps": 6, "least": 1}
@@ -152,7 +152,7 @@ def test_named_server_optimisers(name, written):
 
 @pytest.mark.parametrize("method", ["avgm", "opt(kind=yogi)", "scaffold+drift", "qfair+avgm", "nova+opt"])
 def test_the_servers_state_survives_being_saved(method, tmp_path):
-    from fedbraid.runs import RunDirectory
+    from fedbraid.training.run_directory import RunDirectory
 
     world, run = World(), RunDirectory(tmp_path)
     half = world.federation(method, directory=run.states)

@@ -1,0 +1,96 @@
+"""What all commands share: where they print, and the options that mean the same everywhere."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+
+from fedbraid.cli.terminal_table import word_table
+from fedbraid.config.registry import Entry
+from fedbraid.errors import UserError
+
+if TYPE_CHECKING:
+    from fedbraid.config.schema import Config
+
+out = Console()
+err = Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting such as local.epochs=5; may be given many times."),
+]
+ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file.")]
+Method = Annotated[str | None, typer.Option("--method", "-m", help="Such as fedprox+disco.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where data sets that come as files are.", envvar="FEDBRAID_DATA")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
+Own = Annotated[
+    list[str] | None,
+    typer.Option("--strand", metavar="FILE.py:CLASS", help="A strand of your own; may be given many times."),
+]
+Net = Annotated[
+    str | None,
+    typer.Option("--model", metavar="FILE.py:CLASS", help="A network of your own: a class, or a function."),
+]
+
+
+@contextmanager
+def interruptible(where: Path) -> Iterator[None]:
+    """Ctrl-C ends a run with a word on how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(
+            f"interrupted; --out {shlex.quote(str(where))} --resume goes on with it", soft_wrap=True, markup=False
+        )
+        raise typer.Exit(130) from None
+
+
+def refuse_to_guess(place: Path | None, resume: bool) -> None:
+    """What is to be gone on with has to be said: a new folder would be begun instead."""
+    if resume and place is None:
+        raise UserError("--resume goes on with what --out holds; say by --out which one")
+
+
+def begun(place: Path | None, resume: bool, file: Path | None) -> Config | None:
+    """The configuration of the run that is gone on with, unless a file says another."""
+    from fedbraid.training.run_directory import RunDirectory
+
+    held = RunDirectory(place) if place and resume else None
+    return held.config() if held and held.started and file is None else None
+
+
+def new_run(config: Config) -> Path:
+    """Where a run goes that is given no --out."""
+    from fedbraid import api
+
+    return api.numbered(Path("runs"), f"{api.directory_name(config.method)}-{config.data.name}")
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def described(entries: Iterable[Entry[Any]]) -> list[dict[str, Any]]:
+    """Registered things in plain values."""
+    return [{"name": e.name, "summary": e.summary, "options": e.options} for e in entries]
+
+
+def entry_table(kind: str, entries: Iterable[Entry[Any]]) -> RenderableType:
+    rows = [(entry.name, entry.summary, written_options(entry)) for entry in entries]
+    return word_table((kind, "what it is", "options"), rows, out.width)
+
+
+def written_options(entry: Entry[Any]) -> str:
+    """Options with their defaults; … where nothing is the default."""
+    return ", ".join(f"{key}={'…' if value in (None, '', ()) else value}" for key, value in entry.options.items())

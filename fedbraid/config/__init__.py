@@ -1,0 +1,1 @@
+"""Configuration of a run: schema, TOML, options, sweeps, and settings without effect."""

@@ -1,0 +1,378 @@
+"""The configuration of a run: frozen dataclasses in, TOML out; unknown keys and wrong types are refused by name."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from fedbraid.core.augment import Augment
+from fedbraid.core.metrics import METRICS
+from fedbraid.core.number_checks import LARGEST, SMALLEST
+from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
+from fedbraid.core.options import check_ranges, default
+from fedbraid.core.plan import LocalWork
+from fedbraid.core.precision import Precision
+from fedbraid.core.rate_schedule import Schedule
+from fedbraid.core.typed import plain as plain
+from fedbraid.core.typed import shown, structured
+from fedbraid.errors import UserError, unknown
+
+
+def at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{key} must be {least} or more, not {value}")
+
+
+@dataclass(frozen=True)
+class Named:
+    """Something chosen by name, with options of its own."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataConfig(Named):
+    name: str = "digits"
+
+
+@dataclass(frozen=True)
+class ModelConfig(Named):
+    name: str = "mlp"
+
+
+@dataclass(frozen=True)
+class PartitionConfig(Named):
+    name: str = "dirichlet"
+    clients: int = 0  # 0 = ten, or as many as the partition itself says (natural: as the data has users)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(Named):
+    """The local optimiser; `fedbraid.core.optimizer` has the options of each."""
+
+    name: str = "sgd"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Who takes part in a round."""
+
+    scheme: Literal["fixed", "by_size", "bernoulli"] = "fixed"
+    clients: int = default(0, beside=("scheme=fixed", "scheme=by_size"))  # in every round; 0 = everybody
+    rate: float = default(0.1, beside="scheme=bernoulli")  # each takes part with this probability, at least one does
+    dropout: float = 0.0  # each is lost in the middle of its round with this probability
+    late: float = 0.0  # share of the clients that are not there from the beginning …
+    late_from: int = default(2, beside="late")  # … but join in a round drawn from late_from..late_by
+    late_by: int = default(10, beside="late")
+
+    def __post_init__(self) -> None:
+        at_least("sampling.clients", self.clients, 0)
+        if not 0 < self.rate <= 1:
+            raise UserError(f"sampling.rate must lie in (0, 1], not {self.rate}")
+        for name in ("dropout", "late"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"sampling.{name} is a share from 0 to below 1, not {getattr(self, name)}")
+        if not 2 <= self.late_from <= self.late_by:
+            raise UserError(
+                f"late clients join in a round from sampling.late_from={self.late_from} to "
+                f"sampling.late_by={self.late_by}; these must be rounds from 2 on, in order"
+            )
+        if self.scheme == "by_size" and not self.clients:
+            raise UserError("sampling.scheme=by_size draws some of the clients; say how many by sampling.clients")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """When and what is evaluated."""
+
+    every: int = 1  # rounds; the last one is always evaluated
+    model: Literal["server", "cohort"] = "server"  # what the server hands out, or the mean of the round's models
+    per_client: bool = False
+    groups: bool = False  # also the accuracy of head, middle and tail classes, by their training samples
+    metrics: tuple[str, ...] = ()  # further ones by name, such as auroc; `fedbraid.core.metrics` has them
+    target: float = 0.0  # accuracy whose first round is reported; 0 = none
+    validation: float = 0.0  # share of every client's training samples that is held out to validate on
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise UserError(
+                f"evaluate.validation is a share of the training samples from 0 to below 1, not {self.validation}"
+            )
+        for name in self.metrics:
+            if name not in METRICS:
+                raise unknown("metric of evaluate.metrics", name, METRICS)
+            if self.metrics.count(name) > 1:
+                raise UserError(f"evaluate.metrics has {name} twice; name it once")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Where and how clients are trained. None of it changes a result beyond rounding."""
+
+    kind: Literal["auto", "stack", "loop", "compiled", "ray"] = "auto"
+    device: str = "auto"  # auto, cpu, cuda, cuda:1 …
+    dtype: Literal["float32", "float64"] = "float32"
+    precision: Precision = "highest"  # of float32 products on CUDA, in torch's words: high = TF32, medium = bfloat16
+    chunk: int = 0  # clients trained at a time at most, which bounds memory; 0 = as many as fit
+    workers: int = 0  # clients trained at once on a CPU, but for the stack; ray: of the cluster; 0 = one per core
+    compile_seconds: float = 90.0  # after which compiling local training is given up
+    address: str = ""  # ray: of the cluster, or auto; nothing = a Ray of its own on this machine
+    gpus_per_worker: float = 0.0  # ray: may be a share of one; 0 = one where there are any and device is not cpu
+    patience: float = 300.0  # ray: seconds that workers are waited for
+
+    @property
+    def here(self) -> Literal["auto", "stack", "loop", "compiled"]:
+        """The kind of engine of one machine, which a cluster's workers use too."""
+        return "auto" if self.kind == "ray" else self.kind
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What is written while a run goes on."""
+
+    every: int = 10  # rounds between checkpoints
+    clients_on_disk: bool = False  # keep clients' states on disk instead of in memory
+
+
+@dataclass(frozen=True)
+class Analysing:
+    """When the analyses of a run look."""
+
+    every: int = 10  # rounds; they always look at the last one
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run. Everything has a default: FedAvg on the digits of ten skewed clients."""
+
+    method: str = "fedavg"
+    rounds: int = 30
+    seed: int = 0
+    varied: tuple[str, ...] = ()  # settings that tell it from other runs of its method; they are part of its name
+    strands: dict[str, dict[str, Any]] = field(default_factory=dict)  # hyper-parameters by strand
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = PartitionConfig()
+    model: ModelConfig = ModelConfig()
+    sampling: Sampling = Sampling()
+    local: LocalWork = LocalWork()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: Schedule = Schedule()
+    augment: Augment = Augment()
+    buffers: Literal["average"] = "average"  # BatchNorm's running statistics: averaged with the model's weights
+    evaluate: Evaluation = Evaluation()
+    analyses: tuple[str, ...] = ()  # names of those that put numbers into the log
+    analysis: Analysing = default(Analysing(), beside="analyses")
+    engine: EngineConfig = EngineConfig()
+    save: Saving = Saving()
+
+    @property
+    def called(self) -> str:
+        """What it is called in tables and pictures."""
+        values = flat(to_dict(self)) if self.varied else {}
+        return named(self.method, {key: values[key] for key in self.varied if key in values})
+
+    def __post_init__(self) -> None:
+        at_least("rounds", self.rounds, 1)
+        at_least("seed", self.seed, 0)
+        if self.seed >= 2**63:
+            raise UserError(f"seed must be below 2**63, not {self.seed}")
+        at_least("partition.clients", self.partition.clients, 0)
+        at_least("evaluate.every", self.evaluate.every, 1)
+        at_least("analysis.every", self.analysis.every, 1)
+        at_least("save.every", self.save.every, 1)
+        at_least("engine.chunk", self.engine.chunk, 0)
+        at_least("engine.workers", self.engine.workers, 0)
+        if not 0 <= self.engine.compile_seconds < float("inf"):
+            raise UserError(f"engine.compile_seconds must be 0 or more, not {self.engine.compile_seconds}")
+        if not 0 < self.engine.patience < float("inf"):
+            raise UserError(f"engine.patience must be a number of seconds above 0, not {self.engine.patience}")
+        if self.engine.kind != "ray" and (self.engine.address or self.engine.gpus_per_worker):
+            raise UserError("engine.address and engine.gpus_per_worker are for engine.kind=ray; add --engine ray")
+        gpus = self.engine.gpus_per_worker
+        if not (0 <= gpus <= 1 or gpus.is_integer()):
+            raise UserError(f"engine.gpus_per_worker is a share of a GPU or a whole number of them, not {gpus}")
+        if not 0 <= self.evaluate.target < 1:
+            raise UserError(f"evaluate.target is a share such as 0.9, not {self.evaluate.target}")
+
+
+# --- to and from plain values
+
+FREE = {"data", "model", "partition", "optimizer"}
+"""Tables that also hold the options of what they name: `[partition] name = "dirichlet", beta = 0.5`."""
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+    """A configuration from nested dictionaries such as a TOML file gives; numpy's numbers pass as Python's."""
+    values = {key: plain(value) for key, value in values.items()}
+    for key, value in flat(values).items():
+        if value is None and "." in key:
+            raise UserError(f"{key} is None; leave it out to take its default")
+    return structured({str(key): _gather(str(key), value) for key, value in values.items()}, Config)
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The inverse: what is written to config.toml."""
+    values: dict[str, Any] = _lists(asdict(config))
+    for key in FREE:
+        values[key] |= values[key].pop("options")
+    return {key: value for key, value in values.items() if value != {}}
+
+
+def _lists(value: Any) -> Any:
+    """TOML knows no tuples."""
+    if isinstance(value, dict):
+        return {key: _lists(part) for key, part in value.items()}
+    return [_lists(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise UserError(f"there is no file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def to_toml(config: Config) -> str:
+    return tomli_w.dumps(to_dict(config))
+
+
+def merged(values: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """`values` with `key=value` settings put in; keys are dotted, values are TOML (quotes may be left out)."""
+    result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set takes key=value such as local.epochs=5, not {setting!r}")
+        check_settable(key.strip())
+        put(result, key.strip(), toml_value(text.strip()))
+    return result
+
+
+def check_settable(key: str) -> None:
+    """Refuse what a comparison says of its runs."""
+    if key == "varied":
+        raise UserError("varied is not set: it follows from --vary (vary={…} in Python), which names what differs")
+
+
+def put(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key."""
+    *tables, last = key.split(".")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise UserError(f"{key!r} is no setting: {table!r} is a value, not a table")
+    values[last] = value
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as dotted keys."""
+    pairs: dict[str, Any] = {}
+    for key, value in values.items():
+        pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return pairs
+
+
+def named(method: str, settings: Mapping[str, Any], among: Iterable[str] = (), between: str = " ") -> str:
+    """A method with some settings by name: by the ends of their dotted keys, where `among` all keys these differ."""
+    ends = short([*settings, *among])
+    return between.join((method, *(f"{ends[key]}={_short_value(value)}" for key, value in settings.items())))
+
+
+def short(keys: Iterable[str]) -> dict[str, str]:
+    """The ends of dotted keys; the whole key where another one ends alike."""
+    whole = list(dict.fromkeys(keys))
+    ends = [key.rpartition(".")[2] for key in whole]
+    return {key: end if ends.count(end) == 1 else key for key, end in zip(whole, ends, strict=True)}
+
+
+def _short_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value).replace(" ", "")
+
+
+def optimizer_of(config: Config) -> Optimizer:
+    """The local optimiser that a configuration names."""
+    name, options = config.optimizer.name, config.optimizer.options
+    if name not in OPTIMIZERS:
+        raise unknown("optimizer", name, OPTIMIZERS)
+    made: type[Optimizer] = OPTIMIZERS[name]
+    known = [f.name for f in fields(OPTIMIZERS[name])]
+    for key in options:
+        if key not in known:
+            raise unknown(f"option of optimizer {name!r}", key, known)
+    optimizer = structured(options, made, "optimizer.")
+    check_ranges(optimizer, "optimizer.")
+    for key in ("lr", "decay"):
+        if getattr(optimizer, key) < SMALLEST:
+            raise UserError(
+                f"optimizer.{key} is {getattr(optimizer, key):g}, so nothing would be learned; give a number above "
+                f"{SMALLEST:.2g}"
+            )
+    _check_rates(optimizer, config)
+    return optimizer
+
+
+def _check_rates(optimizer: Optimizer, config: Config) -> None:
+    """That the schedule is whole, and the learning rate does not outgrow float32 in the course of the run."""
+    config.schedule.check(config.rounds)
+    steps = [m for m in config.schedule.milestones if m < config.rounds] if config.schedule.shape == "step" else []
+    growing = {
+        "optimizer.decay": (optimizer.decay, config.rounds - 1),
+        "schedule.gamma": (config.schedule.gamma, len(steps)),
+    }
+    by = {key: times * math.log(max(1.0, factor)) for key, (factor, times) in growing.items()}
+    if math.log(optimizer.lr) + sum(by.values()) > math.log(LARGEST):
+        most = max(by, key=lambda key: by[key])
+        raise UserError(
+            f"in {config.rounds} rounds {most}={growing[most][0]:g} makes the learning rate larger than float32 holds; "
+            "set it to 1 or less"
+        )
+
+
+def _gather(key: str, value: Any) -> Any:
+    """A value checked to be a table where one is due, its unknown keys moved under `options` where it may have them."""
+    usual = getattr(_DEFAULT, key, None)
+    if (is_dataclass(usual) or isinstance(usual, dict)) and not isinstance(value, Mapping):
+        example = f"{key}.{fields(usual)[0].name}" if is_dataclass(usual) else f"{key}.disco.a"
+        raise UserError(f"{key} is a table, not {shown(value)}; set its keys, such as {example}{OBJECTS.get(key, '')}")
+    if key == "strands":
+        for strand, options in value.items():
+            if not isinstance(options, Mapping):
+                raise UserError(f"strands.{strand} is a table of hyper-parameters, not {options!r}")
+        return value
+    if key not in FREE:
+        return value
+    own = {f.name for f in fields(usual)} - {"options"}  # type: ignore[arg-type]
+    options = {k: v for k, v in value.items() if k not in own}
+    return {k: v for k, v in value.items() if k in own} | {"options": options}
+
+
+OBJECTS = {
+    "data": ", or give arrays as a fedbraid.Dataset",
+    "partition": ", or give each client's indices as a fedbraid.Partition((first, second, …))",
+    "model": ", or give a torch module",
+}
+"""What else these may be in Python."""
+
+
+def toml_value(text: str) -> Any:
+    """A value as TOML, or the text itself where it is none."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+_DEFAULT = Config()

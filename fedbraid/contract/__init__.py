@@ -1,0 +1,1 @@
+"""The contract that every strand keeps, as a public test suite."""

@@ -1,0 +1,1 @@
+"""A real federation over Flower: server, clients, keys, secure sums."""

@@ -1,0 +1,85 @@
+"""A model tested by the clients, each on samples of its own that it does not train on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedbraid.core.task import Task
+from fedbraid.deploy.letters import Letter
+from fedbraid.deploy.mail import Mail
+from fedbraid.deploy.scores import COUNTED, PARTS, Part, Score, accuracy, asking, fits, loss, of_part
+from fedbraid.training.evaluation import over_clients, validation
+
+log = logging.getLogger("fedbraid")
+
+Scores = Mapping[str, Mapping[Part, Score]]
+"""By client and part."""
+
+
+def told_by_clients(mail: Mail, w: Tensor, buffers: Tensor, round: int, parts: Sequence[Part], task: Task) -> Scores:
+    """What the clients that are there say of the model on these parts of their samples, where they have any."""
+    here, model = mail.here(), {"model": w, "buffers": buffers}
+    due = {name: [part for part in parts if has[part]] for name, has in mail.greeted.items() if name in here}
+    written = {
+        tuple(own): Letter("evaluate", mail.register.run, round, asking(own), model).written()
+        for own in due.values()
+        if own
+    }
+    letters = {name: written[tuple(own)] for name, own in due.items() if own}
+    scores, refused = mail.ask(letters, round, {}, _told)
+    for name, told in list(scores.items()):
+        if reason := _mismatch(told, {part: mail.greeted[name][part] for part in due[name]}, task):
+            refused[name] = reason
+            del scores[name]
+    for name, reason in refused.items():
+        log.warning("round %d is tested without %s: %s", round, name, reason)
+    return scores
+
+
+def _told(answer: Letter) -> dict[Part, Score]:
+    return {part: Score.read(answer, part) for part in PARTS if COUNTED[part] in answer.told}
+
+
+def _mismatch(told: Mapping[Part, Score], has: Mapping[Part, int], task: Task) -> str:
+    """Why scores are not those that were asked for, or nothing."""
+    if told.keys() != has.keys():
+        return f"it tells of {' and '.join(told) or 'no'} samples, and was asked for {' and '.join(has)} samples"
+    for part, score in told.items():
+        if score.samples != has[part]:
+            return f"it tested on {score.samples:,} samples, and has {has[part]:,}"
+        if not fits(score, task):
+            return f"its scores are not those of a {task}"
+    return ""
+
+
+def on_tests(scores: Scores) -> dict[str, Any]:
+    """Accuracy and loss over the test samples of all clients together, and who they are."""
+    told = of_part(scores, "test")
+    return {
+        "accuracy": accuracy([*told.values()]),
+        "loss": loss([*told.values()]),
+        "per_class": None,
+        "tested_by": list(told),
+        "tests": sum(score.samples for score in told.values()),
+    }
+
+
+def on_validation(scores: Scores) -> dict[str, Any]:
+    """The same over the samples that clients hold out."""
+    told = of_part(scores, "validation")
+    return validation(accuracy([*told.values()]), loss([*told.values()])) | {"validated_by": list(told)}
+
+
+def by_client(scores: Scores, roster: Sequence[str], task: Task) -> dict[str, Any]:
+    """The accuracy of each client on its own test samples, in the order of the roster; of a regression the loss."""
+    told = of_part(scores, "test")
+    of, key = (accuracy, "client_accuracy") if task == "classification" else (loss, "client_loss")
+    each = np.array([of([told[name]]) if name in told else np.nan for name in roster], dtype=np.float64)
+    tests = [told[name].samples if name in told else 0 for name in roster]
+    spread = over_clients(each, higher_is_better=task == "classification")
+    return {key: spread | {"tests": tests, "names": list(roster)}}

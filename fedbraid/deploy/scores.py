@@ -1,0 +1,82 @@
+"""How a model does on samples that a client keeps to itself: what it tells of them, and how that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from fedbraid.core.task import Task
+from fedbraid.deploy.letters import Letter, Refused
+
+Part = Literal["test", "validation"]
+"""Samples that a client does not train on: those it came with, and those it holds out of its training samples."""
+PARTS: tuple[Part, ...] = get_args(Part)
+COUNTED: dict[Part, str] = {"test": "tests", "validation": "validation"}
+"""Under which word a client tells how many it has."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Sums over a client's samples of one part."""
+
+    samples: int
+    loss: float
+    hits: int | None  # how many were right; None in a regression
+
+    def told(self, part: Part) -> dict[str, Any]:
+        before = _before(part)
+        hits = {} if self.hits is None else {f"{before}hits": self.hits}
+        return {COUNTED[part]: self.samples, f"{before}loss": self.loss, **hits}
+
+    @staticmethod
+    def read(answer: Letter, part: Part) -> Score:
+        before = _before(part)
+        samples, loss = answer.count(COUNTED[part], 1), answer.number(f"{before}loss")
+        hits = answer.count(f"{before}hits") if f"{before}hits" in answer.told else None
+        if hits is not None and hits > samples:
+            raise Refused(f"it says that {hits:,} of its {samples:,} {part} samples were right")
+        return Score(samples, loss, hits)
+
+
+def _before(part: Part) -> str:
+    """What test scores have before their names, who were there first, is nothing."""
+    return "" if part == "test" else f"{part}_"
+
+
+def fits(score: Score, task: Task) -> bool:
+    """Whether it says how many were right where that can be said, and nowhere else."""
+    return (score.hits is not None) == (task == "classification")
+
+
+def counts_of(answer: Letter) -> dict[Part, int]:
+    """How many samples of each part a client has; it speaks of validation where some are held out for it."""
+    return {part: answer.count(word) if word in answer.told or part == "test" else 0 for part, word in COUNTED.items()}
+
+
+def asking(parts: Sequence[Part]) -> dict[str, Any]:
+    """What a letter says that asks for these parts; of test samples alone nothing."""
+    return {} if list(parts) == ["test"] else {"parts": list(parts)}
+
+
+def asked(letter: Letter) -> list[Part]:
+    """The inverse."""
+    wanted = letter.told.get("parts", ["test"])
+    if not isinstance(wanted, list) or not wanted or not all(part in PARTS for part in wanted):
+        raise Refused("it asks for scores on samples that nobody knows of")
+    return [part for part in PARTS if part in wanted]
+
+
+def accuracy(scores: Sequence[Score]) -> float | None:
+    """Over all samples together."""
+    hits = [score.hits for score in scores if score.hits is not None]
+    return sum(hits) / sum(score.samples for score in scores) if hits else None
+
+
+def loss(scores: Sequence[Score]) -> float | None:
+    return sum(score.loss for score in scores) / sum(score.samples for score in scores) if scores else None
+
+
+def of_part(scores: Mapping[str, Mapping[Part, Score]], part: Part) -> dict[str, Score]:
+    """The clients that told of a part."""
+    return {name: told[part] for name, told in scores.items() if part in told}

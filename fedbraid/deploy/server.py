@@ -1,0 +1,115 @@
+"""The server of a federation: the rounds of `fedbraid run`, with clients that are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedbraid import models
+from fedbraid.config.inert import refuse_unheard
+from fedbraid.config.schema import Config
+from fedbraid.core.strand import Strand
+from fedbraid.deploy.assembly import assembled, resolved
+from fedbraid.deploy.register import Register
+from fedbraid.deploy.remote import Patience, Remote
+from fedbraid.deploy.secrecy import BOUND, Secrecy
+from fedbraid.deploy.transport import InProcess, Transport
+from fedbraid.engines.device import device_of
+from fedbraid.training.overrides import Given
+from fedbraid.training.results import Run
+from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.run_writer import OnRound, Recording
+
+
+def conduct(
+    config: Config,
+    transport: Transport,
+    roster: Sequence[str],
+    *,
+    out: Path,
+    resume: bool = False,
+    min_clients: int = 0,
+    seconds: float = 600.0,
+    tries: int = 10,
+    pause: float = 10.0,
+    on_round: OnRound | None = None,
+    data_dir: Path | None = None,
+    own: Sequence[type[Strand]] = (),
+    network: models.Own | None = None,
+    secure: bool = False,
+    bound: float = BOUND,
+    threshold: int = 0,
+    verify: Callable[[str, bytes, bytes], bool] | None = None,
+) -> Run:
+    """Train a federation whose clients are the names of the roster; a client's number is its place there.
+
+    It begins once `min_clients` of them are there (0 = all), and a round counts if so many of those who were asked
+    answer within `seconds` (0 = all). Otherwise it is tried again after a `pause`, `tries` times in all. `config` names
+    the data that the model is tested on; with `data.name="clients"` the clients test it on their own. `own` are strands
+    beyond FedBraid's and `network` is one, by the name that `config` has for it; clients need to have them too.
+
+    With `secure` the server learns models, and what strands use as plain sums, only as sums over clients, whose numbers
+    are at most `bound` in size; `threshold` clients of a round can unmask its sum (0 = the smallest majority).
+    Where clients sign their keys, `verify` (`identity.Known`) finds those who do not.
+    """
+    patience = Patience(min_clients, seconds, tries, pause)
+    secrecy = Secrecy(bound, threshold, verify) if secure else None
+    given = Given(model=network, strands=tuple(own), data_dir=data_dir)
+    recording = _prepared(config, transport, roster, Path(out), resume, patience, given, secrecy)
+    federation = recording.experiment
+    with recording.locked():
+        recording.check(resume)
+        federation.register.open()
+        recording.open()
+        if not federation.finished:
+            federation.gather()
+        while not federation.finished:
+            recording.note(federation.advance(), on_round)
+        return recording.result()
+
+
+def check_federation(
+    config: Config,
+    roster: Sequence[str],
+    *,
+    out: Path,
+    resume: bool = False,
+    min_clients: int = 0,
+    data_dir: Path | None = None,
+    own: Sequence[type[Strand]] = (),
+    network: models.Own | None = None,
+    secure: bool = False,
+) -> None:
+    """Refuse what `conduct` would refuse before anybody is there. Nothing is written, and no GPU is taken."""
+    device_of(config.engine.device)
+    here = replace(config, engine=replace(config.engine, device="cpu"))
+    given = Given(model=network, strands=tuple(own), data_dir=data_dir)
+    secrecy = Secrecy() if secure else None
+    nobody, patience = InProcess({}), Patience(min_clients)
+    recording = _prepared(here, nobody, roster, Path(out), resume, patience, given, secrecy)
+    recording.config = replace(recording.config, engine=replace(recording.config.engine, device=config.engine.device))
+    recording.check(resume)
+    if recording.experiment.register.file.exists():
+        recording.experiment.register.open()
+
+
+def _prepared(
+    config: Config,
+    transport: Transport,
+    roster: Sequence[str],
+    out: Path,
+    resume: bool,
+    patience: Patience,
+    given: Given,
+    secrecy: Secrecy | None,
+) -> Recording[Remote]:
+    """The federation and its directory, where everything fits together as far as the configuration says."""
+    directory = RunDirectory(out)
+    register = Register(directory.path / "federation.json", tuple(roster), secrecy is not None)
+    given = directory.as_begun(given) if resume else given
+    if not directory.started:  # one that was goes on with settings that were allowed then
+        refuse_unheard([(config, given.chain_of(config))])
+    federation = assembled(config, transport, register, patience, directory.states, given, secrecy)
+    weights = federation.model.tensors if given.model is not None else None
+    return Recording(federation, resolved(federation, given), directory, weights)

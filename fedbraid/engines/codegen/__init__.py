@@ -1,0 +1,1 @@
+"""Local steps traced and written as C."""

@@ -1,0 +1,279 @@
+"""Layers that stay fast when a stack gives every client weights of its own.
+
+Libraries run a stack's convolutions in groups, which on GPUs is several times slower than their arithmetic, and
+GroupNorm in pieces, between copies from one layout to another. These layers take the place of a network's own in the
+stack, and go to `conv.py`, `linear.py` and `norm.py` under `torch.func.vmap`. Gradients of weights are written where
+`room.py` says.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from fedbraid.engines.kernels import conv, linear, norm
+from fedbraid.engines.kernels.gradient_buffer import Home, Room
+from fedbraid.engines.kernels.kind import Kind, Pair
+from fedbraid.engines.kernels.norm import Groups
+from fedbraid.models.convolutional import PooledConv2d
+
+Dims = tuple[int | None, ...]
+
+
+class StackConv2d(nn.Conv2d):
+    """A convolution by kernels of our own; it may stand for its pooling and ReLU too."""
+
+    kind: Kind
+    name: str
+    room: Room
+
+    def forward(self, x: Tensor) -> Tensor:
+        home = self.room.home(self.name)
+        made: Tensor = ClientConv.apply(x, self.weight, self.bias, self.kind, home)[0]  # type: ignore[no-untyped-call]
+        return made
+
+
+class StackLinear(nn.Linear):
+    """A fully connected layer whose gradients are written where they belong, where its inputs are plain batches."""
+
+    name: str
+    room: Room
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 2:
+            return super().forward(x)
+        home = self.room.home(self.name)
+        made: Tensor = ClientLinear.apply(x, self.weight, self.bias, home)  # type: ignore[no-untyped-call]
+        return made
+
+
+class StackGroupNorm(nn.GroupNorm):
+    """GroupNorm by kernels of our own, where it is of images; it may stand for the ReLU after it too."""
+
+    groups: Groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            return relu(super().forward(x)) if self.groups.relu else super().forward(x)
+        made: Tensor = ClientNorm.apply(x, self.weight, self.bias, self.groups)[0]  # type: ignore[no-untyped-call]
+        return made
+
+
+def for_stacks(module: nn.Module, fine: bool = True, room: Room | None = None) -> nn.Module:
+    """A copy of `module` whose layers are fast in a stack, where they are of a kind that can be.
+
+    Without `fine` the convolutions' products are of bfloat16, with sums in float32. `room` is where gradients go.
+    """
+    module, room = copy.deepcopy(module), room or Room()
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Conv2d) and type(layer) in (nn.Conv2d, PooledConv2d) and _is_plain(layer):
+            kind = Kind(layer.stride[0], int(layer.padding[0]), isinstance(layer, PooledConv2d), fine)
+            _become(layer, StackConv2d, kind=kind, name=name, room=room)
+        elif type(layer) is nn.Linear:
+            _become(layer, StackLinear, name=name, room=room)
+        elif type(layer) is nn.GroupNorm and layer.affine:
+            _become(layer, StackGroupNorm, groups=Groups(layer.num_groups, layer.eps))
+    _join_relu(module)
+    return module
+
+
+def _become(layer: nn.Module, other: type[nn.Module], **more: Any) -> None:
+    layer.__class__ = other
+    for name, value in more.items():
+        setattr(layer, name, value)
+
+
+def _join_relu(module: nn.Module) -> None:
+    """ReLU that follows a norm in a sequence becomes part of it, unless the norm stands elsewhere too."""
+    uses = Counter(layer for _, layer in module.named_modules(remove_duplicate=False))
+    for layers in module.modules():
+        if not isinstance(layers, nn.Sequential):
+            continue
+        for i, (layer, after) in enumerate(pairwise(layers)):
+            if isinstance(layer, StackGroupNorm) and type(after) is nn.ReLU and uses[layer] == 1:
+                layer.groups = replace(layer.groups, relu=True)
+                layers[i + 1] = nn.Identity()
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    """One stride, one padding of zeros, nothing dilated or grouped."""
+    if isinstance(layer.padding, str) or layer.padding_mode != "zeros" or layer.groups != 1 or layer.dilation != (1, 1):
+        return False
+    square = len({*layer.stride}) == len({*layer.padding}) == len({*layer.kernel_size}) == 1
+    return square and layer.padding[0] < layer.kernel_size[0]
+
+
+class ClientConv(torch.autograd.Function):
+    """(x, w, b) -> the outputs, and for the way back chosen corners and ready inputs. It has no second derivative."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind, home: Home) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in conv.forward(x[None], w[None], None if b is None else b[None], kind))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, w, b, ctx.kind, ctx.home = inputs
+        ctx.size, ctx.biased = (x.shape[-2], x.shape[-1]), b is not None
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # or zeros are written for the outputs that have no gradient
+        _, chosen, ready = output
+        ctx.save_for_backward(w, chosen, ready if ready.numel() else x)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if d is None:
+            return None, None, None, None, None
+        wanted = ctx.needs_input_grad[0]
+        made = _Gradients.apply(  # type: ignore[no-untyped-call]
+            d, *ctx.saved_tensors, ctx.size, ctx.kind, wanted, ctx.biased, ctx.home
+        )
+        return made[0] if wanted else None, made[1], made[2] if ctx.biased else None, None, None
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, kind: Kind, home: Home) -> Any:
+        x, w = _leading(x, dims[0], info.batch_size), _leading(w, dims[1], info.batch_size)
+        b = None if b is None else _leading(b, dims[2], info.batch_size)
+        return conv.forward(x, w, b, kind), (0, 0, 0)
+
+
+class _Gradients(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        d: Tensor,
+        w: Tensor,
+        chosen: Tensor,
+        ready: Tensor,
+        size: Pair,
+        kind: Kind,
+        wanted: bool,
+        biased: bool,
+        home: Home,
+    ) -> tuple[Tensor, ...]:
+        made = _gradients(d[None], w[None], chosen[None], ready[None], size, kind, wanted, biased, home)
+        return tuple(t[0] for t in made)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, *given: Any) -> Any:
+        d, w, chosen, ready = (_leading(t, dim, info.batch_size) for t, dim in zip(given[:4], dims, strict=False))
+        return _gradients(d, w, chosen, ready, *given[4:]), (0, 0, 0)
+
+
+def _gradients(
+    d: Tensor,
+    w: Tensor,
+    chosen: Tensor,
+    ready: Tensor,
+    size: Pair,
+    kind: Kind,
+    wanted: bool,
+    biased: bool,
+    home: Home,
+) -> tuple[Tensor, Tensor, Tensor]:
+    slope, bias = home.weight(w), home.bias(w[:, :, 0, 0, 0]) if biased else None
+    back = conv.gradients(d, w, chosen, ready, size, kind, wanted, slope, bias)
+    return back, slope, slope.new_empty(len(w), 0) if bias is None else bias
+
+
+class ClientLinear(torch.autograd.Function):
+    """(x, w, b) -> the outputs. It has no second derivative."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, b: Tensor | None, home: Home) -> Tensor:
+        return linear.forward(x[None], w[None], None if b is None else b[None])[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, b, ctx.home = inputs
+        ctx.biased = b is not None
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[0]
+        made = _LinearGradients.apply(d, *ctx.saved_tensors, wanted, ctx.biased, ctx.home)  # type: ignore[no-untyped-call]
+        return made[0] if wanted else None, made[1], made[2] if ctx.biased else None, None
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, home: Home) -> Any:
+        x, w = _leading(x, dims[0], info.batch_size), _leading(w, dims[1], info.batch_size)
+        return linear.forward(x, w, None if b is None else _leading(b, dims[2], info.batch_size)), 0
+
+
+class _LinearGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(d: Tensor, x: Tensor, w: Tensor, wanted: bool, biased: bool, home: Home) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in _linear_gradients(d[None], x[None], w[None], wanted, biased, home))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, *given: Any) -> Any:
+        d, x, w = (_leading(t, dim, info.batch_size) for t, dim in zip(given[:3], dims, strict=False))
+        return _linear_gradients(d, x, w, *given[3:]), (0, 0, 0)
+
+
+def _linear_gradients(
+    d: Tensor, x: Tensor, w: Tensor, wanted: bool, biased: bool, home: Home
+) -> tuple[Tensor, Tensor, Tensor]:
+    slope, bias = home.weight(w), home.bias(w[:, :, 0]) if biased else None
+    back = linear.gradients(d, x, w, wanted, slope, bias)
+    return back, slope, slope.new_empty(len(w), 0) if bias is None else bias
+
+
+class ClientNorm(torch.autograd.Function):
+    """(x, gamma, beta) -> the outputs, and the statistics for the way back. It has no second derivative."""
+
+    @staticmethod
+    def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: Groups) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in norm.forward(x[None], gamma[None], beta[None], groups))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.groups = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        if d is None:
+            return None, None, None, None
+        return *_NormGradients.apply(d, *ctx.saved_tensors, ctx.groups), None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, *given: Any) -> Any:
+        x, gamma, beta = (_leading(t, dim, info.batch_size) for t, dim in zip(given[:3], dims, strict=False))
+        return norm.forward(x, gamma, beta, given[3]), (0, 0)
+
+
+class _NormGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(d: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, stats: Tensor, groups: Groups) -> tuple[Tensor, ...]:
+        made = norm.gradients(d[None], x[None], gamma[None], beta[None], stats[None], groups)
+        return tuple(t[0] for t in made)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, *given: Any) -> Any:
+        d, x, gamma, beta, stats = (_leading(t, dim, info.batch_size) for t, dim in zip(given[:5], dims, strict=False))
+        return norm.gradients(d, x, gamma, beta, stats, given[5]), (0, 0, 0)
+
+
+def _leading(t: Tensor, dim: int | None, clients: int) -> Tensor:
+    return t.expand(clients, *t.shape) if dim is None else t.movedim(dim, 0)

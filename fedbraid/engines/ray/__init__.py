@@ -1,0 +1,1 @@
+"""Simulation on a Ray cluster."""

@@ -1,0 +1,62 @@
+"""What noise buys: (ε, δ) of differential privacy, of a run and of its rounds so far."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from fedbraid.config.schema import Sampling
+from fedbraid.core.chain import Chain
+from fedbraid.core.sampling import Drawn
+from fedbraid.core.strand import DELTA as DELTA
+from fedbraid.core.strand import Release
+
+MOST = 1e6
+"""ε beyond which nothing is hidden."""
+
+
+def spent(noise: float, releases: int, delta: float = DELTA, drawn: Drawn | None = None) -> float:
+    """ε after so many releases, each with noise of `noise` times its sensitivity.
+
+    Without `drawn` it holds for a client that takes part in every round.
+    """
+    from fedbraid.privacy import accounting  # with SciPy, which takes its time to load
+
+    return accounting.spent(noise, releases, delta, drawn)
+
+
+def told(epsilon: float | None) -> str:
+    """ε in words, rounded up: less than was spent is never said. None is what a file has of infinity."""
+    return "no bound" if epsilon is None or epsilon > MOST else f"{ceil(100 * epsilon) / 100:.2f}"
+
+
+def drawn(sampling: Sampling, population: int, chain: Chain) -> Drawn | None:
+    """How a run draws its clients; None where nothing is gained by it.
+
+    In a cohort of a fixed size another client is there where one is not. If clients keep something from round to round,
+    that other one's later updates tell of it, which the account of single rounds does not have.
+    """
+    if sampling.late or sampling.scheme == "by_size":
+        return None
+    if sampling.scheme == "bernoulli":
+        return Drawn(population, "bernoulli", rate=sampling.rate, dropout=sampling.dropout)
+    if chain.using("init_client"):
+        return None
+    return Drawn(population, "fixed", clients=sampling.clients or population, dropout=sampling.dropout)
+
+
+def report(chain: Chain, rounds: int, drawn: Drawn | None = None) -> dict[str, Any]:
+    """The privacy of what noisy strands release, about a client's samples or about the client; no other payload's."""
+    told = {}
+    for strand in chain.using("releases"):
+        release = Release(*strand.releases(rounds))
+        if release.noise:
+            among = drawn if release.of == "client" else None
+            told[strand.name] = {
+                "epsilon": spent(release.noise, release.times, release.delta, among),
+                "delta": release.delta,
+                "noise": release.noise,
+                "releases": release.times,
+                "of": release.of,
+            }
+    return {"privacy": told} if told else {}

@@ -1,0 +1,1 @@
+"""Files and client states on disk, safe against crashes."""

@@ -1,0 +1,1 @@
+"""Training a federation: the simulation, its round loop, the run directory and evaluation."""

@@ -1,0 +1,212 @@
+"""Which engine trains a federation on a CPU: short trials on its own clients, remembered on disk.
+
+A trial trains clients of the first round and throws the result away. Local training is compiled for a trial where the
+run is long enough to pay for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fedbraid.core.plan import LocalWork
+from fedbraid.core.round import Job, one_round
+from fedbraid.core.tree import Tree
+from fedbraid.data.paths import cache_directory
+from fedbraid.engines.compiled import Compiled
+from fedbraid.engines.cpu import one_thread, usable_cores
+from fedbraid.engines.local_engine import Kind, Local, Store
+from fedbraid.errors import UserError
+from fedbraid.storage.files import write_json
+from fedbraid.version import __version__
+
+if TYPE_CHECKING:
+    from fedbraid.training.simulation import Experiment
+
+log = logging.getLogger("fedbraid")
+
+GUESS = 2e-4
+"""Seconds of a small network's local step, to tell short runs before any trial."""
+SHORT = 5.0
+"""A run that should take fewer seconds is not worth a trial."""
+LONG = 10.0
+"""A run that should take more is worth compiling for; a shorter one only takes a library that is there."""
+PATIENCE = 0.25
+"""Seconds that a trial of an engine may take."""
+REPEATS = 5
+TRIAL_STEPS = 4
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What each engine takes for one client's local step, on average over a round; None: not tried or not possible."""
+
+    loop: float
+    stack: float | None = None
+    compiled: float | None = None
+
+    def fastest(self, usual: Kind) -> Kind:
+        """The fastest of those that were tried; what is usual where there is nothing to compare."""
+        known: dict[Kind, float] = {kind: s for kind, s in self._pairs() if s is not None}
+        return min(known, key=known.__getitem__) if len(known) > 1 else usual
+
+    def __str__(self) -> str:
+        known = [f"{kind} {1e6 * s:.0f} µs" for kind, s in self._pairs() if s is not None]
+        return f"a client's local step: {', '.join(known)}"
+
+    def _pairs(self) -> list[tuple[Kind, float | None]]:
+        return [("loop", self.loop), ("stack", self.stack), ("compiled", self.compiled)]
+
+
+def settled(experiment: Experiment, made: Callable[[Kind], Local]) -> Local:
+    """The engine for this federation, which `made` makes: what the configuration asks for, or the fastest."""
+    config, usual = experiment.config.engine, experiment.local
+    if config.here == "compiled":
+        return _compiled(experiment)
+    steps = _steps_in_a_round(experiment) * experiment.config.rounds
+    alone = usual.kind == "loop" or experiment.server.w.device.type != "cpu"  # nothing else is sensible
+    if config.here != "auto" or alone or steps * GUESS < SHORT:
+        return usual
+    seconds = _remembered(experiment) or _tried(experiment, made)
+    if seconds.stack is not None and seconds.compiled is None:
+        worth = steps * min(seconds.loop, seconds.stack) > LONG
+        seconds = replace(seconds, compiled=_compiled_seconds(experiment, made, worth))
+    _remember(experiment, seconds)
+    kind = seconds.fastest(usual.kind)
+    log.info("%s (%s)", kind, seconds)
+    return usual if kind == usual.kind else made(kind)
+
+
+def _tried(experiment: Experiment, made: Callable[[Kind], Local]) -> Seconds:
+    """The loop and the stack: over a whole round where that is quick, else over a few steps of a few clients."""
+    job, work = _first_job(experiment, experiment.local), experiment.config.local
+    loop, stack = made("loop"), experiment.local
+    one = _timed(_trial(loop, LocalWork(work.batch, steps=1)), job.only(np.arange(1)))
+    if one * len(job.cohort) > PATIENCE:
+        return Seconds(one)
+    if one * _steps_in_a_round(experiment) < PATIENCE:
+        return Seconds(_timed(_trial(loop, work), job), _timed(_trial(stack, work), job))
+    few = LocalWork(work.batch, steps=TRIAL_STEPS)
+    several = job.only(np.arange(min(2 * (experiment.config.engine.workers or usable_cores()), len(job.cohort))))
+    # a stack thins out as clients finish, and a step of half of it takes more than half of the time
+    sizes = experiment.clients.sizes[job.cohort.ids]
+    thinning = (1 + sizes.max() / sizes.mean()) / 2
+    return Seconds(_timed(_trial(loop, few), several), _timed(_trial(stack, few), job) * thinning)
+
+
+def _compiled_seconds(experiment: Experiment, made: Callable[[Kind], Local], worth: bool) -> float | None:
+    """A local step by machine code, or None where that cannot be had: not at all, or not at once and not worth it."""
+    engine = made("compiled")
+    trial = _trial(engine if worth else replace(engine, compile_seconds=0.0), engine.work)
+    job = _first_job(experiment, trial)
+    with one_thread():
+        trial.run(job.only(np.arange(1)))  # compiles
+    if _why_not(trial):
+        return None
+    seconds = _timed(trial, job)
+    return seconds
+
+
+def _compiled(experiment: Experiment) -> Local:
+    """The compiled stack, as it was asked for."""
+    if experiment.server.w.device.type != "cpu":
+        raise UserError("engine.kind=compiled is for CPUs; set engine.device=cpu, or engine.kind=auto")
+    if experiment.local.kind != "compiled":
+        raise UserError("engine.kind=compiled needs a network that can be batched over clients; set engine.kind=auto")
+    trial = _trial(experiment.local, experiment.local.work)
+    job = _first_job(experiment, trial)
+    with one_thread():
+        trial.run(job.only(np.arange(1)))
+    reason = _why_not(trial)
+    if reason:
+        raise UserError(f"local training cannot be compiled: {reason}; set engine.kind=auto")
+    return experiment.local
+
+
+def _why_not(engine: Local) -> str:
+    assert isinstance(engine.stack, Compiled)
+    return engine.stack.refused
+
+
+def _trial(engine: Local, work: LocalWork) -> Local:
+    """The same engine with other work and no effect on what clients keep."""
+    return replace(engine, work=work, store=_Untouched(engine.store))
+
+
+@dataclass(frozen=True)
+class _Untouched:
+    store: Store
+
+    def read(self, ids: Sequence[int]) -> dict[str, Tree]:
+        return self.store.read(ids)
+
+    def write(self, ids: Sequence[int], kept: dict[str, Tree]) -> None:
+        """What a trial makes of a client is forgotten."""
+
+
+def _timed(engine: Local, job: Job) -> float:
+    """Seconds for each local step of a client: the best of a few, since other processes only ever add to it."""
+    times: list[float] = []
+    with one_thread():
+        engine.run(job)  # makes programs
+        while len(times) < REPEATS and sum(times) < PATIENCE:
+            began = perf_counter()
+            engine.run(job)
+            times.append(perf_counter() - began)
+    return min(times) / sum(len(engine.plan(job.seed, job.round, int(i))) for i in job.cohort.ids)
+
+
+def _first_job(experiment: Experiment, engine: Local) -> Job:
+    """The training that clients are asked for first."""
+    cohort, config = experiment.cohort(), experiment.config
+    flow = one_round(experiment.chain, experiment.lr, experiment.setup, experiment.server, cohort, config.seed)
+    job = next(flow)
+    if job.kind == "probe":
+        with one_thread():
+            replies = engine.run(job)
+        job = flow.send(replies)
+    return job
+
+
+def _steps_in_a_round(experiment: Experiment) -> float:
+    """How many local steps all clients of a round take together, about."""
+    work, sizes = experiment.config.local, experiment.clients.sizes
+    each = work.steps or work.epochs * -(-sizes // (work.batch or sizes.max()))
+    return float(np.mean(each)) * len(experiment.cohort())
+
+
+# --- what was measured before
+
+
+def _remembered(experiment: Experiment) -> Seconds | None:
+    try:
+        return Seconds(**json.loads(_place(experiment).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _remember(experiment: Experiment, seconds: Seconds) -> None:
+    try:
+        write_json(_place(experiment), asdict(seconds))
+    except OSError as error:
+        log.info("what was measured cannot be kept: %s", error)
+
+
+def _place(experiment: Experiment) -> Path:
+    config, x = experiment.config, experiment.clients.samples.x
+    facts = [
+        *(__version__, torch.__version__, usable_cores(), asdict(config.engine), asdict(config.local)),
+        *(str(experiment.chain), repr(experiment.model.training), repr(experiment.optimizer)),
+        *(list(x.shape[1:]), str(x.dtype), len(experiment.cohort()), asdict(config.augment)),
+    ]
+    digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:24]
+    return cache_directory() / "calibrated" / f"{digest}.json"

@@ -1,0 +1,62 @@
+"""What went wrong, as a sentence: above all in a hook of a user's strand, which one, where, and what to do about it."""
+
+from __future__ import annotations
+
+from traceback import walk_tb
+
+from safetensors import SafetensorError
+
+from fedbraid.core.returns import place
+from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
+from fedbraid.engines.codegen.trace import DRAWS, LOOKS
+from fedbraid.errors import UserError
+
+NOT_THE_HOOKS = {"fedbraid.core.model", "fedbraid.core.task"}
+"""Where the network or the task loss fails, inside a hook that only asked for a gradient."""
+
+
+def sentence(error: Exception) -> str | None:
+    """What a user is told of an error that is no defect of FedBraid's; None where it may be one."""
+    if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
+        return f"this needs more memory than there is: {(str(error) or 'no more is told').splitlines()[0]}"
+    if isinstance(error, OSError | SafetensorError):
+        return str(error)
+    return in_hook(error) or (str(error) if isinstance(error, UserError) else None)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether numpy, torch on a CPU or torch on a GPU could not have the memory they wanted."""
+    told = str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in told or "CUDA out of memory" in told
+
+
+def in_hook(error: BaseException) -> str | None:
+    """A sentence about an error that a hook of a strand beyond FedBraid's raised; None where none did."""
+    cause = error.__cause__ if isinstance(error, UserError) and error.__cause__ else error
+    found: tuple[str, str, str] | None = None
+    at = 0
+    for frame, line in walk_tb(cause.__traceback__):
+        code, strand = frame.f_code, frame.f_locals.get("self")
+        module = str(frame.f_globals.get("__name__"))
+        if module in NOT_THE_HOOKS:
+            found = None
+        elif isinstance(strand, Strand) and code.co_name in HOOKS and not module.startswith("fedbraid."):
+            found, at = (code.co_name, strand.name, code.co_filename), line
+        elif found and code.co_filename == found[2]:  # a function that the hook called
+            at = line
+    if found is None or (isinstance(error, UserError) and str(error) not in (LOOKS, DRAWS)):
+        return None
+    hook, name, file = found
+    return f"{hook} of {name} failed at {place(file, at)}: {_said(error, hook, name)}"
+
+
+def _said(error: BaseException, hook: str, strand: str) -> str:
+    said = str(error).strip().splitlines()[0] if str(error).strip() else "no more is told"
+    if isinstance(error, UserError):
+        return said
+    if isinstance(error, KeyError):
+        uploaded = said.removeprefix(f"'{strand}.")  # replies have uploads under their strand's name
+        if hook not in AT_CLIENTS and uploaded != said:
+            return f"clients upload nothing called '{uploaded}"
+        return f"there is nothing called {said}"
+    return f"{type(error).__name__}: {said}"

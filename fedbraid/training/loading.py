@@ -1,0 +1,141 @@
+"""A recorded run, read back: its history, its numbers and its model, without training."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from torch import nn
+
+from fedbraid import data as known_data
+from fedbraid import models
+from fedbraid.api import Own, own_strands
+from fedbraid.config.schema import Config
+from fedbraid.core.chain import Chain
+from fedbraid.core.model import Model
+from fedbraid.core.outputs import answering_logits
+from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
+from fedbraid.deploy.facts import BY_CLIENTS, Facts
+from fedbraid.errors import UserError, first_line
+from fedbraid.storage.files import read_tensors
+from fedbraid.strands import parser as methods
+from fedbraid.training.network import network_of
+from fedbraid.training.overrides import Given
+from fedbraid.training.results import Run
+from fedbraid.training.run_directory import SEEDS, RunDirectory
+from fedbraid.training.simulation import divided_by, fingerprint, partition_of
+from fedbraid.training.summaries import summarise
+
+log = logging.getLogger("fedbraid")
+
+
+def load(
+    place: str | PathLike[str],
+    *,
+    data: Dataset | None = None,
+    partition: Partition | None = None,
+    model: models.Own | None = None,
+    own: Own = (),
+    data_dir: str | PathLike[str] | None = None,
+) -> Run:
+    """The run in a directory, as `run` returned it; its model is on the CPU. Nothing is trained or written.
+
+    What the run was given in Python is given again: a data set, a network, strands of one's own. The partition may be
+    left out; without it `label_counts` is None.
+    """
+    directory = RunDirectory(Path(place))
+    check_over(directory)
+    config = directory.config()
+    given = Given(data, partition, model, None, own_strands(own), Path(data_dir) if data_dir else None)
+    _check_brought(config, given, directory.path)
+    dataset = _dataset(config, given)
+    chain = _chain(config, given)
+    network = _network(config, directory, given, dataset, chain)
+    rounds = directory.rounds()
+    summary = summarise(rounds, config.evaluate.target or None)
+    told = directory.summary()
+    summary |= {key: told[key] for key in told.keys() - summary.keys()}  # what only the run itself could know
+    counts = _label_counts(config, directory, given, dataset, network)
+    module = trained_module(network, directory)
+    return Run(config, rounds, summary, counts, module, directory.path, chain.averaging)
+
+
+def check_over(directory: RunDirectory) -> None:
+    """Refuse a directory that holds no run, several, or one whose model is not written yet."""
+    path = directory.path
+    if not directory.started:
+        one = next(iter(sorted(path.glob(SEEDS))), None)
+        if one:
+            raise UserError(f"{path} holds a comparison; name one of its runs, such as {one.parent}")
+        raise UserError(f"{path} holds no run: it has no config.toml")
+    if not directory.over:
+        done, due = directory.reached, directory.config().rounds
+        raise UserError(
+            f"{path} is not finished: {done} of its {due} rounds are saved; continue it first, with "
+            f"fedbraid run --out {path} --resume, or fedbraid.run(…, out=…, resume=True)"
+        )
+
+
+def _check_brought(config: Config, given: Given, path: Path) -> None:
+    for table, names in (("data", [*known_data.names(), BY_CLIENTS]), ("model", models.names())):
+        name = getattr(config, table).name
+        if name not in names and table not in given.brought:
+            raise UserError(
+                f"{path} was given its {table} in Python ({name!r}), and what it is was not recorded; give it again: "
+                f"fedbraid.load(…, {table}=…)"
+            )
+
+
+def _dataset(config: Config, given: Given) -> Dataset:
+    if given.data is None and config.data.name == BY_CLIENTS:
+        return Facts.read(config.data.options).made_up()
+    dataset = given.data or known_data.load(config.data.name, given.data_dir, **config.data.options)
+    check_dataset(dataset)
+    return dataset
+
+
+def _network(config: Config, directory: RunDirectory, given: Given, dataset: Dataset, chain: Chain) -> Model:
+    """The network before its first round, which is not asked whether there is a GPU."""
+    here = replace(config, engine=replace(config.engine, device="cpu"))
+    network = network_of(here, chain, dataset, given.model)
+    begun = directory.as_begun(given).weights
+    return network if begun is None else network.beginning_with(begun)
+
+
+def _chain(config: Config, given: Given) -> Chain:
+    try:
+        return methods.parse(config.method, config.strands, given.strands)
+    except UserError as error:
+        raise UserError(f"{error}; a strand of your own is given again: fedbraid.load(…, own=[MyStrand])") from None
+
+
+def trained_module(network: Model, directory: RunDirectory) -> nn.Module:
+    """The network with the weights that the run ended with; its call gives logits."""
+    file, module = directory.model, network.evaluating
+    try:
+        missing, unknown = module.load_state_dict(read_tensors(file), strict=False)
+    except RuntimeError as error:
+        raise UserError(f"{file} does not fit the network: {first_line(error)}") from None
+    lost = [*unknown, *(name for name in missing if name in {*network.layout.names, *network.buffers.names})]
+    if lost:
+        raise UserError(f"{file} does not fit the network: {lost[0]!r} is only in one of them; give the same network")
+    return answering_logits(module)
+
+
+def _label_counts(
+    config: Config, directory: RunDirectory, given: Given, dataset: Dataset, network: Model
+) -> list[list[int]] | None:
+    known = config.partition.name in [entry.name for entry in known_data.PARTITIONS]
+    if dataset.task != "classification" or (given.partition is None and not known):
+        return None
+    partition = given.partition if given.partition is not None else partition_of(config, dataset)
+    check_partition(dataset, partition)
+    partition = divided_by(config, dataset, partition).training
+    begun = next(network.evaluating.parameters())
+    if directory.fingerprint != fingerprint(dataset, partition, network.initial(begun.dtype, begun.device)[0]):
+        log.warning("%s was trained on other data or another partition than are here now", directory.path)
+        return None
+    counts: list[list[int]] = partition.label_counts(dataset.train.y, dataset.classes).tolist()
+    return counts

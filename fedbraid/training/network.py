@@ -1,0 +1,102 @@
+"""The network of a run, tried on samples before it is trained."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fedbraid import models
+from fedbraid.config.schema import Config, ModelConfig
+from fedbraid.core.chain import Chain
+from fedbraid.core.last_layer import outputs
+from fedbraid.core.model import Model, refuse_other_tensors, refuse_random_outputs
+from fedbraid.data.dataset import Dataset, Split
+from fedbraid.engines.device import device_of
+from fedbraid.engines.samples import Samples
+from fedbraid.errors import UserError, first_line
+
+
+def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own | None = None) -> Model:
+    """The network for samples such as the data set's, as the chain's strands want it."""
+    if own is not None:
+        check_named(config, own)
+        module = _tried(models.made(own, config.seed, config.model.options), config, dataset)
+    else:
+        module = models.build(
+            config.model.name,
+            dataset.shape,
+            dataset.classes,
+            tokens=dataset.tokens,
+            seed=config.seed,
+            **config.model.options,
+        )
+    return Model.of(altered(module, chain)).to(getattr(torch, config.engine.dtype), device_of(config.engine.device))
+
+
+def check_named(config: Config, own: models.Own) -> None:
+    """That settings do not ask for another network than the one that was brought along."""
+    asked, name = config.model.name, models.name_of(own)
+    if "model.name" in config.varied or asked not in (ModelConfig.name, name):
+        raise UserError(f"model.name={asked}, but the network was given: {name}; leave out one of the two")
+
+
+def altered(module: nn.Module, chain: Chain) -> nn.Module:
+    """The network as the chain's strands want it."""
+    for strand in chain.using("model"):
+        module = strand.model(copy.deepcopy(module))
+    return module
+
+
+def _tried(module: nn.Module, config: Config, dataset: Dataset) -> nn.Module:
+    """A network that was brought along, once it is known what it returns and with which weights it computes."""
+    dtype, one = getattr(torch, config.engine.dtype), Split(dataset.train.x[:1], dataset.train.y[:1])
+    samples = Samples.of(dataset, one, dtype, device_of(config.engine.device))
+    x = _first_twice(samples)
+    with _taking(samples, dataset):
+        module = models.with_last_layer(module, x, dtype)
+        model = Model.of(module).to(dtype, x.device)
+        refuse_random_outputs(model, x)
+        refuse_other_tensors(model, x)
+    return module
+
+
+def check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
+    """That the network takes the samples and answers as it should, before the first round."""
+    x = _first_twice(samples)
+    with _taking(samples, dataset):
+        refuse_random_outputs(model, x)
+        logits = outputs(model.evaluating, partial(model.evaluating, x)).logits
+    if not logits.isfinite().all():
+        raise UserError(
+            f"the network's answers to the first sample of {dataset.name} are not finite; look at its weights, and at "
+            "the data set's mean and std"
+        )
+    if logits.shape != (2, dataset.classes):
+        raise UserError(
+            f"the network answers two samples with logits of shape {tuple(logits.shape)}; "
+            f"{dataset.name} needs (2, {dataset.classes})"
+        )
+
+
+def _first_twice(samples: Samples) -> Tensor:
+    return samples.inputs(torch.zeros(2, dtype=torch.int64, device=samples.x.device))
+
+
+@contextmanager
+def _taking(samples: Samples, dataset: Dataset) -> Iterator[None]:
+    """While the network is tried on samples: what goes wrong in it is told in a sentence."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        reason = first_line(error)
+        if not isinstance(error, RuntimeError | IndexError | TypeError | ValueError):
+            reason = f"{type(error).__name__}: {reason}"
+        words = "; whole numbers are words: give pixels as uint8, other numbers as float32" if samples.is_text else ""
+        raise UserError(f"the network does not take samples of shape {dataset.shape} ({reason}){words}") from error

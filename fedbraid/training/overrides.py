@@ -1,0 +1,72 @@
+"""What a user brings instead of naming it in the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from fedbraid import data, models
+from fedbraid.config.schema import Config
+from fedbraid.core.chain import Chain
+from fedbraid.core.strand import Strand
+from fedbraid.data.dataset import Dataset, Partition
+from fedbraid.errors import UserError
+from fedbraid.strands import parser as methods
+
+HELD_ELSEWHERE = "roster"
+"""What is recorded as the partition where clients are elsewhere, and who holds what is theirs to know."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user brings instead of naming it in the configuration."""
+
+    data: Dataset | None = None
+    partition: Partition | None = None
+    model: models.Own | None = None
+    chain: Chain | None = None
+    strands: tuple[type[Strand], ...] = ()
+    data_dir: Path | None = None
+    begun: bool = False  # a recorded run, whose settings were allowed when it was begun
+    weights: Mapping[str, Tensor] | None = None  # with which a recorded run began, where the network was brought along
+
+    @property
+    def brought(self) -> list[str]:
+        """The tables of the configuration that an object stands for."""
+        return [table for table in ("data", "partition", "model") if getattr(self, table) is not None]
+
+    @property
+    def settled(self) -> list[str]:
+        """Those of them whose settings change nothing: all but what makes a network, which takes them as arguments."""
+        makes = self.model is not None and not isinstance(self.model, nn.Module)
+        return [table for table in self.brought if not (table == "model" and makes)]
+
+    def chain_of(self, config: Config) -> Chain:
+        """The chain that was brought, or the one that is named; with the hyper-parameters of the configuration."""
+        if self.chain is not None:
+            return methods.with_settings(self.chain, config.strands)
+        return methods.parse(config.method, config.strands, self.strands)
+
+
+def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
+    """A recorded run that was given objects in Python needs them again; `how` says how, of `{table}`."""
+    if config.partition.name == HELD_ELSEWHERE:
+        raise UserError(
+            f"{place} is of a federation whose clients keep their data; only `fedbraid serve` goes on with it"
+        )
+    known = {"data": data.names(), "partition": [e.name for e in data.PARTITIONS], "model": models.names()}
+    for table, names in known.items():
+        name = getattr(config, table).name
+        if name not in names and table not in given.brought:
+            if table == "model":
+                raise UserError(
+                    f"{place} has a network of your own, {name!r}, whose code is not recorded; give it again with "
+                    f"--model FILE.py:{name}, or {how.format(table=table)}"
+                )
+            raise UserError(
+                f"{place} was given its {table} in Python: {name!r} is none of FedBraid's, and what it holds was not "
+                f"recorded; {how.format(table=table)}"
+            )

@@ -1,0 +1,45 @@
+"""The configuration of a run with every default written out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from fedbraid import data, models
+from fedbraid.config.registry import Entry
+from fedbraid.config.schema import Config, Named, plain
+from fedbraid.training.overrides import Given
+from fedbraid.training.round_loop import Federation
+from fedbraid.training.simulation import Experiment
+
+
+def resolved(experiment: Experiment, given: Given) -> Config:
+    """The configuration with every default written out, so that it says how the run was made."""
+    config = experiment.config
+    data_options = {} if given.data else options_of(data.describe(), config.data)
+    split_options = {} if given.partition is not None else options_of(data.PARTITIONS, config.partition)
+    model_options = config.model.options if given.model is not None else options_of(models.describe(), config.model)
+    return replace(
+        with_numbers(experiment),
+        data=replace(config.data, options=data_options),
+        partition=replace(config.partition, options=split_options, clients=experiment.setup.population),
+        model=replace(config.model, options=model_options),
+        engine=replace(config.engine, kind=experiment.engine.kind),
+    )
+
+
+def with_numbers(federation: Federation) -> Config:
+    """The configuration with every number of the strands and the optimiser."""
+    config = federation.config
+    return replace(
+        config,
+        strands={s.name: {f.name: plain(getattr(s, f.name)) for f in fields(s)} for s in federation.chain},  # type: ignore[arg-type]
+        optimizer=replace(config.optimizer, options=asdict(federation.optimizer)),  # type: ignore[call-overload]
+    )
+
+
+def options_of(entries: Iterable[Entry[Any]], named: Named) -> dict[str, Any]:
+    """The options of what is named, defaults included; None cannot be written and is the default anyway."""
+    entry = next(e for e in entries if e.name == named.name)
+    return {key: value for key, value in (entry.options | named.options).items() if value is not None}

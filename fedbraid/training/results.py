@@ -1,0 +1,128 @@
+"""Finished runs and comparisons, and the reports that are made of them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedbraid.config.schema import Config, to_dict, to_toml
+from fedbraid.training.run_groups import RunRecord, client_scores
+from fedbraid.training.summaries import by_method
+from fedbraid.version import __version__
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run."""
+
+    config: Config
+    rounds: list[dict[str, Any]]
+    summary: dict[str, Any]
+    label_counts: list[list[int]] | None
+    model: nn.Module
+    """The network with the trained weights: `model(x)` gives logits for samples that are normalised as in training."""
+    directory: Path | None = None
+    averages: str = ""
+    """How its method averages clients: by data size, uniformly, or by the weights of a strand."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last accuracy measured."""
+        accuracy: float | None = self.summary["last"] if self.summary["metric"] == "accuracy" else None
+        return accuracy
+
+    @property
+    def client_scores(self) -> dict[str | int, float | None]:
+        """With `evaluate.per_client`: each client's last score, by its name in a federation and else by its number."""
+        return client_scores(self.rounds)
+
+    def record(self, label: str | None = None) -> RunRecord:
+        config = self.config
+        label = label or config.called
+        return RunRecord(label, config.seed, tuple(self.rounds), to_dict(config), self.label_counts, self.averages)
+
+    def report(self, directory: str | PathLike[str]) -> list[Path]:
+        """Write a report with pictures into `directory`; the paths of what was written."""
+        return write_report(Path(directory), [self.record()], self.config)
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """A run of a comparison that went wrong."""
+
+    label: str
+    seed: int
+    reason: str  # in a sentence
+    error: Exception
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Several methods on the same clients with the same seeds."""
+
+    runs: list[Run] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    """Runs that went wrong, which everything else here is without."""
+
+    @property
+    def records(self) -> list[RunRecord]:
+        return [run.record(label) for run, label in zip(self.runs, self.labels, strict=True)]
+
+    @property
+    def target(self) -> float | None:
+        return self.runs[0].config.evaluate.target or None
+
+    @property
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Each method's numbers over the seeds: mean and standard deviation."""
+        return by_method(self.records, self.target)
+
+    def report(self, directory: str | PathLike[str]) -> list[Path]:
+        """Write the table, the pictures and report.html; the paths of what was written."""
+        return write_report(Path(directory), self.records, self.runs[0].config, self.remarks)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be said beside the table: which methods are not in it, or not with every seed, and why."""
+        seeds: dict[tuple[str, str], list[int]] = {}
+        for failure in self.failed:
+            seeds.setdefault((failure.label, failure.reason), []).append(failure.seed)
+        return [
+            f"{label} failed with seed{'s' if len(its) > 1 else ''} {', '.join(map(str, its))}: {reason}"
+            for (label, reason), its in seeds.items()
+        ]
+
+
+def environment() -> dict[str, str]:
+    """Where results come from."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "fedbraid": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {platform.processor() or 'unknown processor'}",
+        "gpu": gpu,
+    }
+
+
+def write_report(directory: Path, records: list[RunRecord], config: Config, remarks: Sequence[str] = ()) -> list[Path]:
+    """The report on runs that share a configuration, but for their methods and seeds."""
+    shared = to_toml(replace(config, seed=0))
+    from fedbraid.report.html import write_comparison  # pages and pictures, which a run does without
+
+    return write_comparison(
+        directory,
+        records,
+        config.evaluate.target or None,
+        environment=environment(),
+        command=shared,
+        remarks=remarks,
+    )

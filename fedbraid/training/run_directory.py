@@ -1,0 +1,336 @@
+"""The run directory: what is written while a run goes on, so that it can be killed at any instant and resumed.
+
+    config.toml            the resolved configuration
+    rounds.jsonl           one line a round, only ever appended to
+    summary.json           the numbers of a run that is over, finished or stopped
+    model.safetensors      the trained model, by parameter name
+    inputs.json            what that model takes: columns, mean and deviation, classes
+    initial.safetensors    the model that it began with, where the network was brought along: no seed makes it again
+    checkpoint/            the server's and the clients' state after some round, and the length of rounds.jsonl then
+
+`checkpoint.json` is the commit point: it names the files that belong together and is replaced in one step. What a
+crash leaves beyond it, lines or files, is dropped when the run is resumed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedbraid import data
+from fedbraid.config.schema import Config, flat, from_dict, read_toml, to_dict, to_toml
+from fedbraid.core.chain import Chain
+from fedbraid.core.round import Server
+from fedbraid.errors import UserError
+from fedbraid.storage.files import (
+    checksum,
+    damaged,
+    flush,
+    make_directory,
+    read_tensors,
+    save_tensors,
+    write_json,
+    write_text,
+)
+from fedbraid.training import model_inputs as inputs
+from fedbraid.training.overrides import Given
+from fedbraid.training.round_loop import Federation
+
+log = logging.getLogger("fedbraid")
+
+CHECKPOINT = "checkpoint.json"
+WHERE = {"engine.workers", "engine.address", "engine.gpus_per_worker", "engine.patience", "varied"}
+"""Settings that say who does the work, and what it is called. A run may go on elsewhere."""
+MEAN = "mean/w", "mean/buffers"
+SEEDS = "*/seed-*/config.toml"
+"""Where a comparison has its runs."""
+
+
+class RunDirectory:
+    """A run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.states = path / "checkpoint"
+
+    @property
+    def started(self) -> bool:
+        return (self.path / "config.toml").exists()
+
+    @property
+    def reached(self) -> int:
+        """The round of the last checkpoint."""
+        return int(self._checkpoint()["round"]) if (self.states / CHECKPOINT).exists() else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is there that is written of a finished run."""
+        return all((self.path / file).exists() for file in ("summary.json", inputs.FILE))
+
+    @property
+    def over(self) -> bool:
+        """Whether the run's numbers and its model are written."""
+        return (self.path / "summary.json").exists()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data, the partition and the initial model that the last checkpoint belongs to."""
+        return str(self._checkpoint()["fingerprint"])
+
+    @property
+    def log(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    @property
+    def initial(self) -> Path:
+        return self.path / "initial.safetensors"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    def config(self) -> Config:
+        return from_dict(read_toml(self.path / "config.toml"))
+
+    def begin(self, config: Config, weights: Mapping[str, Tensor] | None = None) -> None:
+        """A new run. With its configuration it can be resumed, so the weights that it begins with come before."""
+        if weights is not None:
+            save_tensors(self.initial, weights)
+        write_text(self.path / "config.toml", to_toml(config))
+
+    def as_begun(self, given: Given) -> Given:
+        """What the run is given now, and whether it was begun: then with the weights that its network had."""
+        given = replace(given, begun=self.started)
+        if given.model is None or not given.begun or not self.initial.exists():
+            return given
+        return replace(given, weights=read_tensors(self.initial))
+
+    def lengthen(self, config: Config) -> None:
+        """The run goes on for more rounds than it was begun with."""
+        self.reopen()  # before that
+        write_text(self.path / "config.toml", to_toml(config))
+
+    def reopen(self) -> None:
+        """The run goes on, so that its numbers are no longer those of one that is over."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+
+    def check_vacant(self) -> None:
+        """Where no run was begun there is nothing of one that would be written over."""
+        for file in (self.log, self.states / CHECKPOINT):
+            if file.exists():
+                raise UserError(
+                    f"{file} is of a run whose config.toml is missing; put that back, or choose another directory"
+                )
+
+    def check_same(self, config: Config) -> None:
+        """A run is resumed with the configuration it was begun with, or with more rounds."""
+        mine, theirs = flat(to_dict(self.config())), flat(to_dict(config))
+        since = {f"data.{k}": v for e in data.describe() if e.name == config.data.name for k, v in e.options.items()}
+        mine = {key: since[key] for key in since.keys() & theirs.keys()} | mine  # options that are newer than the run
+        if mine["engine.kind"] == "auto":  # as it was written before the engine was chosen by trials
+            mine["engine.kind"] = theirs["engine.kind"]
+        if mine["rounds"] < theirs["rounds"]:  # see `check_length`
+            mine["rounds"] = theirs["rounds"]
+        for key in sorted((mine.keys() | theirs.keys()) - WHERE):
+            if mine.get(key) != theirs.get(key):
+                raise UserError(
+                    f"{self.path} was begun with {key} = {mine.get(key)!r}, not {theirs.get(key)!r}; "
+                    "resume it with the same settings, or choose another directory"
+                )
+
+    def check_length(self, rounds: int, chain: Chain) -> None:
+        """A run goes on for longer if what it did would have been the same in a longer one."""
+        held = self.config()
+        mine = held.rounds
+        if rounds < mine:
+            raise UserError(
+                f"{self.path} was begun with rounds = {mine}, not {rounds}; "
+                "resume it with the same settings, or choose another directory"
+            )
+        for strand in (s for s in chain if rounds > mine and s.concludes(mine)):
+            raise UserError(
+                f"{self.path} has {mine} rounds and cannot go on to {rounds}: {strand.name} does what it would not in "
+                "a longer run; begin anew in another directory"
+            )
+        if rounds > mine and held.schedule.concludes:
+            raise UserError(
+                f"{self.path} has {mine} rounds and cannot go on to {rounds}: with schedule.shape="
+                f"{held.schedule.shape} the learning rate of every round depends on how many there are; begin anew in "
+                "another directory"
+            )
+
+    def rounds(self) -> list[dict[str, Any]]:
+        if not self.log.exists():
+            return []
+        lines = self.log.read_bytes().split(b"\n")[:-1]  # what follows the last line end was cut off
+        return [self._line(number, text) for number, text in enumerate(lines, 1)]
+
+    def _line(self, number: int, text: bytes) -> dict[str, Any]:
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            line = error
+        if not isinstance(line, dict):
+            raise UserError(f"line {number} of {self.log} is damaged ({line}); put back a copy, or begin anew")
+        return line
+
+    def append(self, record: dict[str, Any]) -> None:
+        with open(self.log, "ab") as log:
+            log.write(json.dumps(_strict(record), allow_nan=False).encode() + b"\n")
+
+    # --- checkpoints
+
+    def save(self, experiment: Federation) -> None:
+        """A checkpoint of everything that the next round depends on."""
+        server, number = experiment.server, f"{experiment.server.round:06d}"
+        tensors = {"w": server.w, "buffers": server.buffers}
+        tensors |= {f"kept/{s}/{k}": t for s, tree in server.kept.items() for k, t in tree.items()}
+        if experiment.config.evaluate.model == "cohort" and (mean := server.cohort_mean):
+            tensors |= dict(zip(MEAN, mean, strict=True))
+        _sync(self.log)
+        clients = experiment.store.save(f"clients-{number}.safetensors")
+        file = self.states / f"server-{number}.safetensors"
+        save_tensors(file, tensors)
+        write_json(
+            self.states / CHECKPOINT,
+            {
+                "round": server.round,
+                "fingerprint": experiment.fingerprint,
+                "log_bytes": self.log.stat().st_size,
+                "server": file.name,
+                "checksum": checksum(file),  # of the server's file; each row of a segment has one
+                "segments": clients,
+                "code": experiment.own_code,
+            },
+        )
+        experiment.store.commit(clients)
+        self._drop_strays(file.name, clients)
+
+    def load(self, experiment: Federation) -> None:
+        """Put `experiment` where the last checkpoint left it, and the log with it."""
+        saved = self.read(experiment)
+        if not saved["server"] and self.log.exists():
+            log.warning("%s was stopped before its first checkpoint; it starts over", self.path)
+        _cut(self.log, saved["log_bytes"])
+        self._drop_strays(saved["server"], saved["segments"])
+
+    def read(self, experiment: Federation) -> dict[str, Any]:
+        """Put `experiment` where the last checkpoint left it, or leave it at its beginning; what the checkpoint says.
+
+        No file is touched.
+        """
+        if not (self.states / CHECKPOINT).exists():
+            self._check_unsaved()
+            return {"log_bytes": 0, "server": "", "segments": ()}
+        saved = self._checkpoint()
+        if "segments" not in saved:
+            raise UserError(f"{self.path} was recorded by an older FedBraid; resume it with that one, or begin anew")
+        if saved["fingerprint"] != experiment.fingerprint:
+            raise UserError(f"{self.path} was begun with other data or another model; resume it with the same ones")
+        if not self.log.exists() or self.log.stat().st_size < saved["log_bytes"]:
+            raise UserError(f"{self.log} has lost lines since the last checkpoint; the run cannot be resumed")
+        for name, code in experiment.own_code.items():
+            if saved.get("code", {}).get(name, code) != code:
+                log.warning(
+                    "the code of %s has changed since the last checkpoint of %s; what follows is by the new one",
+                    *(name, self.path),
+                )
+        held = read_tensors(self.states / saved["server"], saved.get("checksum"))
+        tensors = {key: t.to(experiment.server.w.device) for key, t in held.items()}
+        kept: dict[str, dict[str, Any]] = {name: {} for name in experiment.server.kept}
+        for key, tensor in tensors.items():
+            if key.startswith("kept/"):
+                _, strand, name = key.split("/", 2)
+                kept.setdefault(strand, {})[name] = tensor
+        w = tensors["w"]
+        summed = (tensors[MEAN[0]], w.new_ones(()), tensors[MEAN[1]]) if MEAN[0] in tensors else None
+        experiment.server = Server(w, tensors["buffers"], kept, saved["round"], summed)
+        experiment.store.restore(saved["segments"])
+        return saved
+
+    def _checkpoint(self) -> dict[str, Any]:
+        file = self.states / CHECKPOINT
+        try:
+            saved = json.loads(file.read_text())
+        except (ValueError, OSError) as error:
+            raise damaged(file, error) from None
+        if not isinstance(saved, dict) or not {"round", "fingerprint", "log_bytes", "server"} <= saved.keys():
+            raise damaged(file, "it does not say where the run stands")
+        return saved
+
+    def _check_unsaved(self) -> None:
+        """That there is no checkpoint because there was none yet, and not because it was lost."""
+        done = len(self.rounds())
+        if done > self.config().save.every or self.over:
+            raise UserError(
+                f"{self.path} has {done} rounds, but {self.states / CHECKPOINT} is missing; put it back, or begin anew "
+                "in another directory"
+            )
+
+    def _drop_strays(self, server: str, segments: Iterable[str]) -> None:
+        keep = {CHECKPOINT, server, *segments}
+        for file in (*self.states.glob("*"), *self.path.glob(".*.tmp")):
+            if file.name not in keep:
+                file.unlink(missing_ok=True)
+
+    # --- the end
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of a run that is over."""
+        file = self.path / "summary.json"
+        try:
+            summary = json.loads(file.read_text())
+        except (ValueError, OSError) as error:
+            raise damaged(file, error) from None
+        return dict(summary)
+
+    def finish(self, experiment: Federation, summary: dict[str, Any]) -> None:
+        w, buffers = experiment.deployed()
+        model = experiment.model
+        save_tensors(self.model, model.layout.views(w) | model.buffers.views(buffers))
+        write_json(self.path / inputs.FILE, experiment.inputs.told())
+        write_json(self.path / "summary.json", _strict(summary))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time writes to a run."""
+        make_directory(self.path)
+        with open(self.path / ".lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{self.path} is in use by another process; wait for it, or choose another one"
+                ) from None
+            yield
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no NaN: a number that is not finite is null."""
+    if isinstance(value, dict):
+        return {key: _strict(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_strict(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cut(path: Path, length: int) -> None:
+    if path.exists():
+        os.truncate(path, length)
+
+
+def _sync(path: Path) -> None:
+    """Flush a file and its entry in the directory."""
+    with open(path, "ab") as file:
+        os.fsync(file.fileno())
+    flush(path.parent)

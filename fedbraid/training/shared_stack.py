@@ -1,0 +1,97 @@
+"""Runs that go forward together: each one round at a time, the clients of all of them in one stack.
+
+Rounds are as they would be alone: every run samples, sends, averages, steps and evaluates by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+from fedbraid.core.tree import nbytes
+from fedbraid.engines.joint import Joint
+from fedbraid.engines.memory import free_memory
+from fedbraid.training.round_loop import first_step
+from fedbraid.training.simulation import Experiment
+
+Lines = Callable[[], dict[int, dict[str, Any]]]
+"""Lines of several logs; reading them waits for a GPU, which may be a round behind."""
+
+SHARE = 0.5
+"""How much of the free memory runs that go together may come to hold beside a stack."""
+
+
+class Together:
+    """Experiments that can share a stack (`engines.joint.why_apart` says which cannot)."""
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self.experiments = experiments
+        self.read_at = 0.0  # when the last lines were read
+        self.stopped: set[int] = set()  # the places of those that go no further
+
+    @cached_property
+    def joint(self) -> Joint:
+        return Joint([e.local for e in self.experiments])
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the next round can be started before the last one's lines are read."""
+        return self.experiments[0].server.w.device.type == "cuda"
+
+    @property
+    def going(self) -> list[int]:
+        """The places of those that are not finished, and were not stopped."""
+        return [k for k, e in enumerate(self.experiments) if not e.finished and k not in self.stopped]
+
+    def advance(self) -> dict[int, dict[str, Any]]:
+        """One round of every run that is not finished: the lines of their logs, by place."""
+        return self.launch()()
+
+    def launch(self) -> Lines:
+        """The same, or at least its start: a GPU may still be busy with it.
+
+        The seconds of the round go to the runs by the samples that each of them saw.
+        """
+        going = self.going
+        if len(going) == 1:
+            (k,) = going
+            line = self.experiments[k].launch()
+            return lambda: {k: line()}
+        began = perf_counter()
+        work = dict.fromkeys(going, 1)
+        with self.experiments[0].threads():
+            steps = {k: first_step(self.experiments[k].training()) for k in going}
+            while asked := {k: step.job for k, step in steps.items() if step.job is not None}:
+                probing = {k: job for k, job in asked.items() if job.kind == "probe"}
+                replies = self.joint.run(probing or asked)  # then everybody trains at once
+                for k in () if probing else replies:
+                    if coming := self.experiments[k].coming():
+                        self.joint.prepare(k, *coming)
+                for k, reply in replies.items():
+                    work[k] += reply.work.forward + reply.work.backward
+                    steps[k] = steps[k].next(reply)
+        scores = {k: self.experiments[k].evaluated() for k in going}
+
+        def lines() -> dict[int, dict[str, Any]]:
+            read = {k: steps[k].line() | scores[k]() for k in going}
+            before, self.read_at = max(began, self.read_at), perf_counter()
+            each = (self.read_at - before) / sum(work.values())
+            return {k: line | {"seconds": each * work[k]} for k, line in read.items()}
+
+        return lines
+
+
+def fit(experiments: Sequence[Experiment]) -> bool:
+    """Whether there is memory for all of them at once."""
+    return sum(map(_holds, experiments)) <= SHARE * free_memory(experiments[0].server.w.device)
+
+
+def _holds(experiment: Experiment) -> int:
+    """Bytes that a run comes to hold: a round's models with their clients' states, and all states in the end."""
+    setup, store = experiment.setup, experiment.store
+    cohort = setup.cohort or setup.population
+    states = nbytes(store.blank)
+    kept = 0 if store.on_disk else setup.population * states
+    return cohort * (nbytes({"w": setup.w}) + states) + kept + nbytes(experiment.server.kept)

@@ -1,0 +1,243 @@
+"""A federation put together from its configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbraid import data, models
+from fedbraid.analyses.catalogue import watches
+from fedbraid.config.schema import Config, optimizer_of
+from fedbraid.core.chain import Chain
+from fedbraid.core.client_step import LocalJob
+from fedbraid.core.model import Model
+from fedbraid.core.round import begin
+from fedbraid.core.sampling import coming
+from fedbraid.core.strand import Setup
+from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
+from fedbraid.data.groups import class_groups
+from fedbraid.data.noise import noisy
+from fedbraid.data.validation import Divided, divided
+from fedbraid.engines.device import ready
+from fedbraid.engines.local_engine import Kind, Local, choose
+from fedbraid.engines.ray.cluster import spread
+from fedbraid.engines.samples import Clients, Samples
+from fedbraid.storage.client_store import ClientStore
+from fedbraid.training import calibration
+from fedbraid.training.evaluation import by_group, launch_evaluation, per_client, validation
+from fedbraid.training.model_inputs import Inputs
+from fedbraid.training.network import check_network, network_of
+from fedbraid.training.overrides import Given
+from fedbraid.training.requirements import check_effect, check_fit, check_memory, check_needs
+from fedbraid.training.round_loop import Federation, Line
+from fedbraid.training.watches import Scored, of_scored
+
+log = logging.getLogger("fedbraid")
+
+CLIENTS = 10
+"""How many there are where nothing says otherwise."""
+KNOW_THEIR_CLIENTS = {"natural", "assignment", "niid2", "flower"}
+"""Partitions that know how many clients they make."""
+
+
+@dataclass(eq=False)
+class Experiment(Federation):
+    """A federation whose clients' data are all here."""
+
+    dataset: Dataset
+    partition: Partition  # of what is trained on
+    clients: Clients
+    test: Samples
+    validation: Samples | None  # that nobody trains on, where any are held out
+
+    @property
+    def local(self) -> Local:
+        """The engine, where it is one of this machine and somebody wants to look into it."""
+        assert isinstance(self.engine, Local)
+        return self.engine
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return self.clients.sizes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.dataset, self.partition, self.setup.w)
+
+    @cached_property
+    def label_counts(self) -> np.ndarray:
+        """[clients, classes] on the host."""
+        counts: np.ndarray = self.clients.label_counts.cpu().numpy()
+        return counts
+
+    @property
+    def label_table(self) -> list[list[int]] | None:
+        return self.label_counts.astype(np.int64).tolist() if self.dataset.task == "classification" else None
+
+    @property
+    def inputs(self) -> Inputs:
+        return Inputs.of(self.dataset)
+
+    def scored(self) -> Line:
+        w, buffers = self.deployed()
+        scores = launch_evaluation(self.model, w, buffers, self.test, self.config.evaluate.metrics)
+        held_out = None if self.validation is None else launch_evaluation(self.model, w, buffers, self.validation)
+        watches = self.watches if self.watched else ()
+
+        def line() -> dict[str, Any]:
+            metrics, correct = scores()
+            if self.config.evaluate.per_client and metrics["per_class"] is not None:
+                counts = self.label_counts
+                metrics["client_accuracy"] = per_client(metrics["per_class"], correct, self.partition, counts)
+            if self.config.evaluate.groups and metrics["per_class"] is not None:
+                metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(self.label_counts.sum(0)))
+            if watches and metrics["per_class"] is not None:
+                metrics |= of_scored(watches, Scored(metrics["per_class"], correct, self.partition, self.label_counts))
+            if held_out is not None:
+                others, _ = held_out()
+                metrics |= validation(others["accuracy"], others["loss"])
+            return metrics
+
+        return line
+
+
+def fingerprint(dataset: Dataset, partition: Partition, w: Tensor) -> str:
+    """A few letters that change with the data, its partition or the initial model."""
+    digest = hashlib.sha256()
+    for split in (dataset.train, dataset.test):
+        some = split.x[:: max(1, len(split) // 1000)]  # a thousand samples tell data sets apart
+        digest.update(repr((split.x.shape, split.x.dtype)).encode())
+        digest.update(np.ascontiguousarray(some).tobytes() + np.ascontiguousarray(split.y).tobytes())
+    digest.update(partition.sizes.tobytes())
+    digest.update(np.concatenate(partition.clients).tobytes())
+    digest.update(w.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def build(config: Config, given: Given, directory: Path | None = None, beside: Experiment | None = None) -> Experiment:
+    """The federation before its first round. What it has in common with one `beside` it is held once."""
+    device, dtype = ready(config)
+    dataset = _dataset_of(config, given, beside)
+    partition = given.partition if given.partition is not None else partition_of(config, dataset)
+    check_partition(dataset, partition)
+    split = divided_by(config, dataset, partition)
+    chain = given.chain_of(config)
+    model = network_of(config, chain, dataset, given.model)
+    model = model if given.weights is None else model.beginning_with(given.weights)
+    check_needs(config, chain)
+    check_fit(config, chain, dataset, len(partition))
+    if not given.begun:
+        check_effect(chain, dataset)
+    there = beside if beside is not None and _same_place(beside, config, dataset) else None
+    if there is not None and there.partition.noise is None and partition.noise is None:
+        samples = there.clients.samples
+    else:
+        samples = Samples.of(dataset, noisy(dataset, partition), dtype, device, config.augment)
+    clients = Clients.of(dataset, split.training, dtype, device, config.augment, samples)
+    held_out = samples.at(torch.as_tensor(split.validation).to(device)) if len(split.validation) else None
+    setup = setup_of(config, model, dataset, clients, len(partition))
+    kind = choose(config.engine.here, model, clients.samples)
+    _check_room(config, chain, setup, kind)
+    store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
+    optimizer = optimizer_of(config)
+    job = LocalJob(chain, model, optimizer, dataset.task)
+    engine = partial(
+        Local,
+        job,
+        setup,
+        clients,
+        config.local,
+        store,
+        chunk=config.engine.chunk,
+        capacity=setup.cohort,
+        workers=config.engine.workers,
+        precision=config.engine.precision,
+        compile_seconds=config.engine.compile_seconds,
+    )
+    made = Experiment(
+        config,
+        chain,
+        model,
+        optimizer,
+        setup,
+        engine(kind),
+        store,
+        begin(chain, setup),
+        dataset,
+        split.training,
+        clients,
+        there.test if there else Samples.of(dataset, dataset.test, dtype, device),
+        held_out,
+        watches=watches(config.analyses),
+    )
+    local = made.engine = calibration.settled(made, engine)
+    if config.engine.kind == "ray":
+        made.engine, made.store = spread(local, store, config.engine, beside.engine if beside is not None else None)
+    return made
+
+
+def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, population: int) -> Setup:
+    """What is known before the first round, once the network is known to take the clients' samples."""
+    samples, sampling = clients.samples, config.sampling
+    check_network(model, samples, dataset)
+    w, buffers = model.initial(samples.dtype, samples.x.device)
+    with torch.no_grad():
+        width = model.predict(w, buffers, samples.inputs(clients.order[:2])).features.shape[-1]
+    fixed = None if sampling.scheme == "bernoulli" else sampling.clients or population
+    bins = clients.label_counts.shape[1]
+    return Setup(
+        w,
+        buffers,
+        model.layout,
+        dataset.classes,
+        bins,
+        width,
+        population,
+        fixed,
+        config.rounds,
+        config.seed,
+        models.last_layer(model.training),
+        fixed or coming(population, sampling.rate),
+        model.frozen,
+    )
+
+
+def _dataset_of(config: Config, given: Given, beside: Experiment | None) -> Dataset:
+    if beside is not None and beside.config.data == config.data and given.data in (None, beside.dataset):
+        return beside.dataset
+    dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
+    check_dataset(dataset)
+    return dataset
+
+
+def _check_room(config: Config, chain: Chain, setup: Setup, kind: Kind) -> None:
+    """That the models of a cohort fit into memory, where all of them are held at once."""
+    in_parts = config.engine.chunk or kind != "loop" or config.engine.kind == "ray"
+    if "each model" in chain.needs or not in_parts:
+        check_memory(config, setup, "" if in_parts else ", or engine.chunk to a few")
+
+
+def _same_place(beside: Experiment, config: Config, dataset: Dataset) -> bool:
+    """Whether the data that another federation has on the device are this one's too."""
+    here, there = ((c.engine.device, c.engine.dtype, c.augment) for c in (config, beside.config))
+    return beside.dataset is dataset and here == there
+
+
+def partition_of(config: Config, dataset: Dataset) -> Partition:
+    """Who holds what under this configuration."""
+    part = config.partition
+    clients = part.clients or (None if part.name in KNOW_THEIR_CLIENTS else CLIENTS)
+    return data.make_partition(dataset, part.name, clients, config.seed, **part.options)
+
+
+def divided_by(config: Config, dataset: Dataset, partition: Partition) -> Divided:
+    """What is trained on under this configuration, and what is held out of it."""
+    return divided(partition, dataset.train.y, config.evaluate.validation, config.seed)
