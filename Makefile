@@ -1,11 +1,11 @@
-# Two commands do everything: `make demo` and `make test`. Both make the environment first.
+# Each command makes the environment first. `make demo` shows what FedBraid does, `make test` checks it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # what Python has compiled is kept, or every process that a test starts would compile torch, for seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test install lint bench clean
+.PHONY: demo test install lint bench docs dist methods clean
 
 install: $(VENV)/installed
 
@@ -33,5 +33,17 @@ test: lint
 bench: install
 	$(BIN)/fedbraid bench --quick
 
+# the site, without a network: a broken link or an unknown option is an error
+docs: install
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+dist: install
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
+methods: install
+	$(BIN)/python -c "from fedbraid import catalogue; print(catalogue.page(), end='')" > docs/methods.md
+
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo build dist
