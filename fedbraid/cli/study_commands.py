@@ -238,6 +238,29 @@ def study_overview(place: Place = RESULTS) -> None:
     _say(out, f"overview: {written['.html']}")
 
 
+@study_app.command("pack")
+def study_pack(place: Place = RESULTS) -> None:
+    """Move the records of finished runs into compressed archives, one for each data set. All commands read both."""
+    from fedbraid.studies import run_records
+    from fedbraid.studies.report_folders import RUNS, check_folders
+
+    check_folders([*place.parents, place, *(place / name for name in RUNS)])
+    if not (records := run_records.all_in(place)):
+        _say(err, f"nothing of any study is finished in {place}; `fedbraid study run NAME` runs one")
+        raise typer.Exit(1)
+    written = run_records.pack(place)
+    size, archives = sum(path.stat().st_size for path in written), f"archive{'s' * (len(written) > 1)}"
+    _say(out, f"packed {len(records)} records into {len(written)} {archives}, {size:,} bytes: {place / 'runs'}")
+
+
+@study_app.command("unpack")
+def study_unpack(place: Place = RESULTS) -> None:
+    """Move every archived record back into a file of its own."""
+    from fedbraid.studies import run_records
+
+    _say(out, f"unpacked {run_records.unpack(place)} records: {place / 'runs'}")
+
+
 def _why_no_report(asked: str, place: Path, run: str, lacking: str) -> str:
     """Why there is none of what is asked for, and the command that makes what is missing."""
     if not lacking:

@@ -1,23 +1,27 @@
-"""What is kept of a finished run: one small file, found by what the run is.
+"""The record of a finished run: its configuration, the course of its rounds, its totals; found by what the run is.
 
-    OUT/runs/<digest>/seed-<k>.json
+    OUT/runs/<digest>/seed-<k>.json     a record as a study that runs writes it
+    OUT/runs/<data set>.jsonl.xz        many records, packed for keeping (`studies.record_archives`)
 
 The digest is that of the run's configuration (`studies.run_digest`), so cells, recipes and machines that ask for
-the same run find the same file, and folders of several machines are merged by copying them into one.
+the same run find the same record. A record's own file counts before an archive's line: it is the later one, such as
+after an analysis was added to a packed record.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedbraid.config.schema import flat, from_dict
 from fedbraid.errors import UserError
 from fedbraid.storage.files import write_text
+from fedbraid.studies.record_archives import Key, archived, archives, find_archived, write_archives
 from fedbraid.studies.run_digest import digest as digest_of
 
 DIGITS = 6
@@ -29,6 +33,7 @@ ONLY_LAST = "per_class", "client_accuracy.each"
 """What is kept of the last evaluated round only: a list of numbers each."""
 NOT_KEPT = "client_ids", "lost_ids"
 """Lists of the log that are long, and follow from the configuration."""
+OWN_FILE = re.compile(r"seed-(0|[1-9]\d*)\.json")
 
 
 @dataclass(frozen=True)
@@ -106,46 +111,123 @@ def rounded(value: Any) -> Any:
 
 
 def path_of(out: Path, digest: str, seed: int) -> Path:
+    """Return the path of a record's own file, whether or not it exists."""
     return out / "runs" / digest / f"seed-{seed}.json"
 
 
-def all_in(out: Path) -> list[Path]:
-    """The records of all finished runs, whatever asked for them."""
-    return sorted(out.glob("runs/*/seed-*.json"))
+def all_in(out: Path) -> list[Key]:
+    """Return digest and seed of every record under `out`, sorted."""
+    return sorted({*_own_files(out), *archived(out)})
+
+
+def exists(out: Path, digest: str, seed: int) -> bool:
+    """Tell if the run was finished here."""
+    return path_of(out, digest, seed).exists() or find_archived(out, (digest, seed)) is not None
 
 
 def write(out: Path, record: Record) -> Path:
-    """Put a record where it belongs, in one step: a line for each of its parts."""
+    """Write a record's own file in one step, a line for each of its parts; return the path."""
     parts = asdict(record) | {"series": {key: _packed(column) for key, column in record.series.items()}}
-    path = path_of(out, record.digest, record.seed)
-    write_text(path, "{\n" + ",\n".join(f'"{key}": {_json(part)}' for key, part in parts.items()) + "\n}\n")
-    return path
+    return _write(out, parts)
 
 
 def read(out: Path, digest: str, seed: int) -> Record | None:
-    """The record of a run, or None if it was not finished here."""
+    """Return the record of a run, or None if it was not finished here.
+
+    Raises:
+        UserError: what is found is damaged, or the record of another run.
+    """
+    found = find(out, digest, seed)
+    if found is None:
+        return None
+    values = _checked(found, digest, seed)
+    rounds = len(values["series"]["round"])
+    return Record(**values | {"series": {key: _unpacked(column, rounds) for key, column in values["series"].items()}})
+
+
+@dataclass(frozen=True)
+class Found:
+    """The text of a record, and the place to name if it is wrong."""
+
+    text: bytes
+    place: str
+    remedy: str  # by which the run can be made again
+
+
+def find(out: Path, digest: str, seed: int) -> Found | None:
+    """Return a record as it is stored, unchecked, or None if the run was not finished here."""
     path = path_of(out, digest, seed)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return Found(path.read_bytes(), str(path), "delete it")
     except FileNotFoundError:
-        return None
+        line = find_archived(out, (digest, seed))
+    remedy = f"call `fedbraid study unpack --out {out}` and delete {path}"
+    return Found(line.text, str(line), remedy) if line else None
+
+
+def pack(out: Path) -> list[Path]:
+    """Move the records under `out` into archives, one for each data set; return the archives.
+
+    The archives are complete on disk before a record's own file is deleted. A process that is killed in between leaves
+    both, and the next call goes on. A file that changed meanwhile stays.
+    """
+    files = {key: path.read_bytes() for key, path in _own_files(out).items()}
+    values = [_checked(cast(Found, find(out, *key)), *key) for key in all_in(out)]
+    before, written = archives(out), write_archives(out, values)
+    for path in {*before} - {*written}:
+        path.unlink()
+    for key, content in files.items():
+        path = path_of(out, *key)
+        if path.read_bytes() == content:
+            path.unlink()
+            if not any(path.parent.iterdir()):
+                path.parent.rmdir()
+    return written
+
+
+def unpack(out: Path) -> int:
+    """Move every archived record under `out` back into a file of its own; return how many there were."""
+    packed = archived(out)
+    for (digest, seed), line in packed.items():
+        if not path_of(out, digest, seed).exists():
+            _write(out, json.loads(line.text))
+    for path in archives(out):
+        path.unlink()
+    return len(packed)
+
+
+def _own_files(out: Path) -> dict[Key, Path]:
+    """Return the records that have a file of their own."""
+    names = ((path, OWN_FILE.fullmatch(path.name)) for path in (out / "runs").glob("*/seed-*.json"))
+    return {(path.parent.name, int(name[1])): path for path, name in names if name}
+
+
+def _checked(found: Found, digest: str, seed: int) -> dict[str, Any]:
+    """Return a record's values as they are stored, or refuse them: columns of one value stay that value."""
+    again = f"{found.remedy} to run it again"
+    try:
+        values: dict[str, Any] = json.loads(found.text)
     except ValueError as error:
-        raise UserError(f"{path} is not a record of a run ({error}); delete it to run it again") from None
+        raise UserError(f"{found.place} is not a record of a run ({error}); {again}") from None
     known = {f.name for f in fields(Record)}
     missing = known ^ {"source", *values} if isinstance(values, dict) else {"digest"}  # early records have no source
     if missing:
-        raise UserError(f"{path} is not a record of a run: see {sorted(missing)[0]!r}; delete it to run it again")
+        raise UserError(f"{found.place} is not a record of a run: see {sorted(missing)[0]!r}; {again}")
     if wrong := _damage(values):
-        raise UserError(f"{path} is damaged: {wrong}; delete it to run it again")
-    if values["digest"] != digest:
-        raise UserError(f"{path} is a record of {values['digest']}, not of {digest}; move it to its own place")
-    if values["seed"] != seed:
-        raise UserError(f"{path} is a record of seed {values['seed']}, not of seed {seed}; move it to its own place")
+        raise UserError(f"{found.place} is damaged: {wrong}; {again}")
+    for key, wanted, named in (("digest", digest, ""), ("seed", seed, "seed ")):
+        if values[key] != wanted:
+            is_of = f"{found.place} is a record of {named}{values[key]}, not of {named}{wanted}"
+            raise UserError(f"{is_of}; move it to its own place")
     if digest_of(from_dict(values["config"])) != digest:
-        raise UserError(f"{path} is of another run: some default has changed since; move it away to run it again")
-    rounds = len(values["series"]["round"])
-    values["series"] = {key: _unpacked(column, rounds) for key, column in values["series"].items()}
-    return Record(**values)
+        raise UserError(f"{found.place} is of another run: some default has changed since; {again}")
+    return values
+
+
+def _write(out: Path, parts: Mapping[str, Any]) -> Path:
+    path = path_of(out, parts["digest"], parts["seed"])
+    write_text(path, "{\n" + ",\n".join(f'"{key}": {_json(part)}' for key, part in parts.items()) + "\n}\n")
+    return path
 
 
 def _damage(values: Mapping[str, Any]) -> str:

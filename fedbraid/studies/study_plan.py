@@ -112,11 +112,12 @@ def as_recorded(one: Table, out: Path) -> Table:
 def has_records(one: Table, out: Path) -> bool:
     """Whether a run of some cell is finished, with any seed."""
     configs = [cell.config for cell in one.cells.values() if cell.config]
-    return any(any(run_records.path_of(out, digest(config), 0).parent.glob("seed-*.json")) for config in configs)
+    recorded = {key for key, _ in run_records.all_in(out)}
+    return any(digest(config) in recorded for config in configs)
 
 
 def _recorded(out: Path, key: str) -> int:
-    return next(seed for seed in count() if not run_records.path_of(out, key, seed).exists())
+    return next(seed for seed in count() if not run_records.exists(out, key, seed))
 
 
 def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[Planned]:

@@ -71,7 +71,7 @@ def state(runs: Sequence[Planned], out: Path, data_dir: Path | None = None) -> S
 
 def is_recorded(run: Planned, out: Path) -> bool:
     if not run.analyze:
-        return run_records.path_of(out, run.digest, run.config.seed).exists()
+        return run_records.exists(out, run.digest, run.config.seed)
     record = run_records.read(out, run.digest, run.config.seed)
     return record is not None and record.has(run.analyze)
 
@@ -148,7 +148,7 @@ def conduct(
 def _look_through(now: State, out: Path, resume: bool) -> None:
     """What is there already, before anything is trained: damaged or outdated records are told of."""
     for run in now.finished:
-        _check(run_records.read(out, run.digest, run.config.seed), run, out)
+        _check(run, out)
         _forget(out, run)  # left by a process that was killed before it came to that
     if now.begun and not resume:
         raise UserError(
@@ -157,13 +157,14 @@ def _look_through(now: State, out: Path, resume: bool) -> None:
         )
 
 
-def _check(record: Record | None, run: Planned, out: Path) -> None:
-    """A run is known by the names of its files: what was made of others under these names is no part of this table."""
-    source = source_of(run.config)
-    if record and record.source and source and record.source != source:
+def _check(run: Planned, out: Path) -> None:
+    """Refuse a record of files that have changed: a run's digest has only their names."""
+    source, key = source_of(run.config), (run.digest, run.config.seed)
+    record, found = run_records.read(out, *key), run_records.find(out, *key)
+    if record and found and record.source and source and record.source != source:
         raise UserError(
             f"the files of {run.cells[0]} have changed since it was recorded; choose another --out, "
-            f"or move {run_records.path_of(out, run.digest, run.config.seed).parent} away to run it again"
+            f"or {found.remedy} to run it again"
         )
 
 

@@ -92,6 +92,29 @@ def test_a_study_is_run_and_reported(fedbraid, rendered, reports, tmp_path):
     assert code == 0 and not err and Path("results/tiny/table.md").read_text() == written_before
 
 
+def test_packed_records_make_the_same_report(fedbraid, reports, tmp_path):
+    tiny = written(tmp_path, RECIPE)
+    assert fedbraid("pack") == (
+        1,
+        "",
+        "nothing of any study is finished in results; `fedbraid study run NAME` runs one\n",
+    )
+    fedbraid("run", tiny, "--seeds", 1)
+    before = {file.name: file.read_bytes() for file in Path("results/tiny").iterdir()}
+    code, out, err = fedbraid("pack")
+    assert code == 0 and not err and out.startswith(f"packed {RUNS // 2} records into 1 archive, ")
+    assert [path.name for path in Path("results/runs").iterdir()] == ["digits.jsonl.xz"]
+    for file in Path("results/tiny").iterdir():
+        file.unlink()
+    code, out, err = fedbraid("report", tiny, "--seeds", 1)
+    assert code == 0 and not err
+    assert {file.name: file.read_bytes() for file in Path("results/tiny").iterdir()} == before
+    code, out, err = fedbraid("run", tiny, "--json")
+    assert json.loads(out)["finished"] == RUNS and err.count("is recorded") == RUNS - RUNS // 2, "the rest was packed"
+    assert fedbraid("unpack") == (0, f"unpacked {RUNS // 2} records: results/runs\n", "")
+    assert len(list(Path("results/runs").glob("*/seed-*.json"))) == RUNS
+
+
 def test_progress_tells_cells_apart(fedbraid, reports, tmp_path):
     natural = RECIPE.replace('name = "iid", clients = 6', 'name = "natural"').replace(
         'data = { name = "digits", samples = 120, test_samples = 60 }', 'data = { name = "synthetic", clients = 8 }'
