@@ -13,7 +13,7 @@ from time import perf_counter, process_time
 
 import torch
 
-from fedbraid.analyses.catalogue import WATCHES
+from fedbraid.analyses.index import WATCHES
 from fedbraid.benchmark import images
 from fedbraid.config.schema import from_dict
 from fedbraid.training.overrides import Given

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbraid.analyses.analysis import Analysis
-from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
+from fedbraid.analyses.index import OF_ONE, OF_SEVERAL
 from fedbraid.config.registry import Entry, find
 from fedbraid.config.terms import terms
 from fedbraid.errors import UserError

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from fedbraid.analyses.analysis import Analysis
+from fedbraid.core.label_distance import discrepancy as label_distance
 from fedbraid.errors import unknown
 from fedbraid.report.style import Theme, blank, dressed, titled
-from fedbraid.strands.disco import discrepancy as one_discrepancy
 from fedbraid.training.evaluation import evaluate
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def discrepancies(metric: str, counts: np.ndarray) -> np.ndarray:
         raise unknown("discrepancy", metric, METRICS)
     shares = torch.from_numpy(counts / counts.sum(1, keepdims=True))
     uniform = torch.full_like(shares[0], 1 / shares.shape[1])
-    return torch.stack([one_discrepancy(metric, own, uniform) for own in shares]).numpy()
+    return torch.stack([label_distance(metric, own, uniform) for own in shares]).numpy()
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> float | None:

@@ -9,35 +9,13 @@ import numpy as np
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.data.groups import class_groups
 from fedbraid.report.style import Theme, blank, dressed, titled
-from fedbraid.training.evaluation import by_group, evaluate, per_client
-from fedbraid.training.watches import Numbers, Scored, Watch
+from fedbraid.training.evaluation import evaluate, per_client
+from fedbraid.training.watches import Scored, measure_fairness
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedbraid.analyses.recorded import Recorded
-
-
-def measured(round: Scored) -> Numbers:
-    """Of the model's accuracy on each client and each class, as shares of 1:
-
-    variance, worst     over clients; the mean of the worst tenth
-    class_std           over classes
-    head, middle, tail  means over classes with many, middling and few training samples
-    """
-    clients = per_client(round.per_class, round.correct, round.partition, round.label_counts)
-    known = [a for a in round.per_class if a is not None]
-    groups = by_group(round.per_class, class_groups(round.label_counts.sum(0)))
-    spread = None if clients["std"] is None else clients["std"] ** 2
-    return {
-        "variance": spread,
-        "worst": clients["worst10"],
-        "class_std": float(np.std(known)) if known else None,
-        **groups,
-    }
-
-
-WATCH = Watch("fairness", "how evenly the model serves clients and classes", scored=measured)
 
 
 def fairness(run: Recorded) -> Analysis:
@@ -79,7 +57,7 @@ def fairness(run: Recorded) -> Analysis:
         "Accuracy on each client and each class",
         "The more even the bars, the fairer the model. Left: the worst tenth of the clients stands out. Right: head, "
         "middle and tail classes, by their training samples.",
-        measured(scored),
+        measure_fairness(scored),
         columns,
         draw,
     )

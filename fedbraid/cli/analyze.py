@@ -39,7 +39,7 @@ def analyze(
     as_json: Json = False,
 ) -> None:
     """Analyse recorded runs: tables (CSV), numbers (JSON) and pictures (PNG), which also go into report.html."""
-    from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
+    from fedbraid.analyses.index import OF_ONE, OF_SEVERAL
     from fedbraid.analyses.reporting import write
     from fedbraid.cli.user_input import load_network, load_strands
     from fedbraid.training.overrides import Given

@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedbraid.core.label_distance import METRICS, discrepancy
 from fedbraid.data.dataset import Dataset, Partition
-from fedbraid.strands.disco import discrepancy
-
-METRICS = ("kl", "l1", "l2", "cosine")
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fedbraid import data, models
-from fedbraid.analyses.catalogue import watches
 from fedbraid.config.schema import Config, PartitionConfig, optimizer_of, to_dict
 from fedbraid.core.client_step import LocalJob
 from fedbraid.core.code import own_code
@@ -46,6 +45,7 @@ from fedbraid.training.overrides import HELD_ELSEWHERE, Given
 from fedbraid.training.requirements import check_effect, check_fit, check_memory, check_needs
 from fedbraid.training.resolve import options_of, with_numbers
 from fedbraid.training.simulation import setup_of
+from fedbraid.training.watches import find_watches
 
 TOLD = ("method", "rounds", "seed", "strands", "model", "sampling", "local", "optimizer", "augment", "buffers")
 """Settings that clients are told."""
@@ -106,7 +106,7 @@ def assembled(
         facts,
         judge,
         patience,
-        watches=watches(config.analyses),
+        watches=find_watches(config.analyses),
     )
 
 
@@ -217,7 +217,7 @@ def _check_rounds(config: Config, patience: Patience, population: int) -> None:
         )
     if config.evaluate.metrics and config.data.name == BY_CLIENTS:
         raise UserError("evaluate.metrics needs a test set that the server has; clients tell accuracy and loss alone")
-    for watch in watches(config.analyses):
+    for watch in find_watches(config.analyses):
         if watch.scored:
             raise UserError(f"the analysis {watch.name} needs clients' labels, which stay with them; leave it out")
     most = config.sampling.clients or population

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbraid.analyses.catalogue import watches
 from fedbraid.config.schema import Config
 from fedbraid.core.chain import Chain
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
+from fedbraid.training.watches import find_watches
 
 MODEL = frozenset({"model", "buffers"})
 LEAST = 3
@@ -52,7 +52,7 @@ def check_secrecy(config: Config, chain: Chain, due: Mapping[str, Tree], populat
     keys = hidden(chain)
     if not any(keys & uploads.keys() for uploads in due.values()):
         raise UserError(f"secure sums would hide nothing of {chain}: the server looks at single models; leave them out")
-    for watch in watches(config.analyses):
+    for watch in find_watches(config.analyses):
         if watch.trained and "model" in keys:
             raise UserError(f"the analysis {watch.name} looks at single models, which secure sums hide; leave one out")
     if config.evaluate.validation:

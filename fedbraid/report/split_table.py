@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fedbraid.core.label_distance import METRICS
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.data.dataset_facts import quantiles
-from fedbraid.data.partition_summary import METRICS, summary
+from fedbraid.data.partition_summary import summary
 from fedbraid.report.series import Floats
 from fedbraid.report.table import Cell, Column, Table
 from fedbraid.report.words import NOTHING, amount

@@ -4,6 +4,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedbraid.core.label_distance import discrepancy
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Setup, Strand
 from fedbraid.core.tree import Tree
@@ -84,14 +85,3 @@ def disco_weights(n: Tensor, d: Tensor, a: float, b: float, normalise: bool = Tr
     if a:
         p = p.masked_fill(far, 0.0)
     return p / p.sum() if p.sum() > 0 else n
-
-
-def discrepancy(metric: str, shares: Tensor, target: Tensor) -> Tensor:
-    """e(D, T) of section 5.1; KL has 0 log 0 = 0, and is infinite where the target has no class that D has."""
-    if metric == "kl":
-        return (torch.xlogy(shares, shares) - torch.xlogy(shares, target)).sum()
-    if metric == "l1":
-        return (shares - target).abs().sum()
-    if metric == "l2":
-        return (shares - target).square().sum().sqrt()
-    return 1 - (shares * target).sum() / (shares.square().sum() * target.square().sum()).sqrt()

@@ -7,7 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from fedbraid.data.partition_summary import METRICS, Counts, distances_to, gini
+from fedbraid.core.label_distance import METRICS
+from fedbraid.data.partition_summary import Counts, distances_to, gini
 
 
 def _distance(metric: str, counts: Counts) -> float:

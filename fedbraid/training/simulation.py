@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedbraid import data, models
-from fedbraid.analyses.catalogue import watches
 from fedbraid.config.schema import Config, optimizer_of
 from fedbraid.core.chain import Chain
 from fedbraid.core.client_step import LocalJob
@@ -38,7 +37,7 @@ from fedbraid.training.network import check_network, network_of
 from fedbraid.training.overrides import Given
 from fedbraid.training.requirements import check_effect, check_fit, check_memory, check_needs
 from fedbraid.training.round_loop import Federation, Line
-from fedbraid.training.watches import Scored, of_scored
+from fedbraid.training.watches import Scored, find_watches, of_scored
 
 log = logging.getLogger("fedbraid")
 
@@ -176,7 +175,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
         clients,
         there.test if there else Samples.of(dataset, dataset.test, dtype, device),
         held_out,
-        watches=watches(config.analyses),
+        watches=find_watches(config.analyses),
     )
     local = made.engine = calibration.settled(made, engine)
     if config.engine.kind == "ray":

@@ -6,7 +6,7 @@ from helpers import toy
 
 import fedbraid as fb
 from fedbraid.analyses import headline
-from fedbraid.analyses.catalogue import OF_ONE
+from fedbraid.analyses.index import OF_ONE
 from fedbraid.training.overrides import Given
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]

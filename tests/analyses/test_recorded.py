@@ -12,11 +12,11 @@ from problems import EXACT
 
 import fedbraid as fb
 from fedbraid.analyses import analyze, headline
-from fedbraid.analyses.catalogue import OF_ONE, OF_SEVERAL
-from fedbraid.analyses.drift import measured
+from fedbraid.analyses.index import OF_ONE, OF_SEVERAL
 from fedbraid.analyses.recorded import Recorded
 from fedbraid.training.overrides import Given
 from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.watches import measure_drift
 
 EVERYTHING = [entry.name for entry in (*OF_ONE, *OF_SEVERAL)]
 
@@ -59,7 +59,7 @@ GIVEN = Given(*toy())
 )
 def test_the_round_that_would_come_next_is_the_one_that_comes(tmp_path, method, stop):
     run(tmp_path, method, stop)
-    would = measured(Recorded(tmp_path, GIVEN).next_round)
+    would = measure_drift(Recorded(tmp_path, GIVEN).next_round)
     done = run(tmp_path, method)
     assert would == {key: done.rounds[stop][f"drift.{key}"] for key in would}
 
@@ -69,7 +69,7 @@ def test_the_round_after_the_last_one_has_the_last_ones_learning_rate(tmp_path):
     done = run(tmp_path, "scaffold", schedule={"shape": "cosine"})
     after = Recorded(tmp_path, GIVEN).next_round
     assert after.job.lr == done.rounds[-1]["lr"] > 0
-    assert all(math.isfinite(value) for value in measured(after).values())
+    assert all(math.isfinite(value) for value in measure_drift(after).values())
 
 
 def test_a_stopped_run_is_the_same_run_after_any_analysis(tmp_path):

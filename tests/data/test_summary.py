@@ -11,8 +11,7 @@ from scipy.spatial import distance
 from scipy.stats import entropy
 
 from fedbraid.core.random import stream
-from fedbraid.data import Dataset, Partition, Split, make_partition
-from fedbraid.data import partition_summary as summary
+from fedbraid.data import Dataset, Partition, Split, make_partition, summary
 from fedbraid.data.partition_summary import distances_to, gini
 
 

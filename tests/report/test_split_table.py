@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fedbraid.core.random import stream
-from fedbraid.data import Dataset, Partition, Split, make_partition
-from fedbraid.data import partition_summary as summary
+from fedbraid.data import Dataset, Partition, Split, make_partition, summary
 from fedbraid.report.split_table import client_table, in_a_sentence, overall, split_facts
 
 

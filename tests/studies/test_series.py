@@ -2,7 +2,7 @@
 
 from tiny_study import RECIPE, runs_of, written
 
-from fedbraid.analyses.drift import QUANTITIES
+from fedbraid.analyses.client_drift import QUANTITIES
 from fedbraid.core.metrics import METRICS
 from fedbraid.studies.log_keys import KEYS, TABLES
 from fedbraid.studies.run_records import record_of

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedbraid.analyses.adaptability import adaptability
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.bound import bound
+from fedbraid.analyses.client_drift import drift
 from fedbraid.analyses.cost import cost
 from fedbraid.analyses.discrepancy import discrepancy
 from fedbraid.analyses.dissimilarity import dissimilarity
-from fedbraid.analyses.drift import WATCH as DRIFT
-from fedbraid.analyses.drift import drift
-from fedbraid.analyses.fairness import WATCH as FAIRNESS
 from fedbraid.analyses.fairness import fairness
 from fedbraid.analyses.features import features
 from fedbraid.analyses.forgetting import forgetting
@@ -21,11 +17,6 @@ from fedbraid.analyses.interpolation import interpolation
 from fedbraid.analyses.personal import personal
 from fedbraid.analyses.privacy import privacy
 from fedbraid.config.registry import Entry
-from fedbraid.errors import unknown
-from fedbraid.training.watches import Watch
-
-WATCHES: tuple[Watch, ...] = (DRIFT, FAIRNESS)
-"""Those that run inside a run: `analyses = ["drift"]` in its configuration."""
 
 OF_ONE: tuple[Entry[Analysis], ...] = (
     Entry("drift", "how far clients' models lie from the server's and from each other", drift),
@@ -47,12 +38,3 @@ OF_SEVERAL: tuple[Entry[Analysis], ...] = (
     Entry("privacy", "accuracy against the noise on what clients tell, with (ε, δ)", privacy),
 )
 """Those of several recorded runs at once (or of one): `make([recorded, …], **options)`."""
-
-
-def watches(names: Sequence[str]) -> tuple[Watch, ...]:
-    """The analyses of these names that run inside a run."""
-    known = {watch.name: watch for watch in WATCHES}
-    for name in names:
-        if name not in known:
-            raise unknown("analysis that runs inside a run", name, known)
-    return tuple(known[name] for name in dict.fromkeys(names))
