@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from numbers import Integral
@@ -21,7 +20,9 @@ from fedbraid.core.chain import Chain, no_strand
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.errors import UserError, first_line
+from fedbraid.storage.folders import run_path
 from fedbraid.strands import parser as methods
+from fedbraid.strands.parser import Own, own_strands
 from fedbraid.training.failures import sentence
 from fedbraid.training.overrides import Given
 from fedbraid.training.requirements import check_needs
@@ -33,7 +34,6 @@ from fedbraid.training.scheduler import Request, execute
 log = logging.getLogger("fedbraid")
 
 Method = str | Strand | type[Strand] | Chain
-Own = type[Strand] | Sequence[type[Strand]]
 
 
 def run(
@@ -161,7 +161,7 @@ def planned(
         for variant in variants.variants(vary, its_chain):
             folder = named(label, variant, between="_")
             for seed in numbers:
-                place = place_of(Path(out), folder, seed) if out is not None else None
+                place = run_path(Path(out), folder, seed) if out is not None else None
                 request = _request(method, base, place, own, data_dir, settings | {"seed": seed})
                 request = replace(request, config=variants.varied(request.config, variant))
                 variants.check_heard(variant, request.chain, request.given.settled)
@@ -252,15 +252,6 @@ def as_chain(method: Method, own: Own = ()) -> Chain:
     return method if isinstance(method, Chain) else Chain((method,))
 
 
-def own_strands(own: Own) -> tuple[type[Strand], ...]:
-    """Strands of one's own: one class, or several."""
-    listed = tuple(own) if isinstance(own, list | tuple) else (own,)
-    for strand in listed:
-        if not (isinstance(strand, type) and issubclass(strand, Strand)):
-            raise UserError(f"own takes classes of strands, such as own=[MyStrand], not {strand!r}")
-    return listed
-
-
 def combined(config: Config, settings: Mapping[str, Any]) -> Config:
     """`config` with settings laid over it, tables key by key."""
     if not settings:
@@ -277,26 +268,3 @@ def combined(config: Config, settings: Mapping[str, Any]) -> Config:
             value = {**old, **value}  # another name would have other options
         values[key] = value
     return from_dict(values)
-
-
-def place_of(out: Path, label: str, seed: int) -> Path:
-    """Where a comparison records one of its runs."""
-    return out / directory_name(label) / f"seed-{seed}"
-
-
-def directory_name(label: str) -> str:
-    """A method as a file name; a long one is cut and told apart by a few letters of its hash."""
-    name = "".join(c if c.isalnum() or c in "+-._=" else "_" for c in label.replace(" ", ""))
-    return name if len(name) <= 80 else f"{name[:70]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
-
-
-def numbered(parent: Path, name: str) -> Path:
-    """The first of name-1, name-2, … that is not taken."""
-    return next(p for p in _numbers(parent, name) if not p.exists())
-
-
-def _numbers(parent: Path, name: str) -> Iterator[Path]:
-    k = 1
-    while True:
-        yield parent / f"{name}-{k}"
-        k += 1

@@ -1,10 +1,16 @@
 """What a command costs before its first round: torch's import, and little else."""
 
+import ast
+import importlib
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+import fedbraid as fb
+from fedbraid.moved import MOVED
 
 HEAVY = [
     "huggingface_hub",
@@ -62,9 +68,33 @@ def loaded(tmp_path_factory):
     return dict(zip(("import", "stack", "loop"), (set(line.split()) for line in done.stdout.splitlines()), strict=True))
 
 
-def test_importing_loads_nothing_heavy(loaded):
-    assert {"torch", "fedbraid.api"} <= loaded["import"]
-    assert not loaded["import"] & {*HEAVY, "rich", "typer", "fedbraid.report.html"}
+def test_importing_loads_neither_torch_nor_any_room(loaded):
+    assert not loaded["import"] & {*HEAVY, "torch", "numpy", "rich", "typer"}
+    ours = {name for name in loaded["import"] if name.startswith("fedbraid.")}
+    assert ours == {"fedbraid.moved", "fedbraid.version"}
+
+
+def test_public_names_are_listed_alike_for_editors_and_for_python():
+    """`TYPE_CHECKING` has real imports for editors, `_HOMES` the same names for Python."""
+    tree = ast.parse(Path(fb.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {(n.module.removeprefix("fedbraid."), a.name) for n in block.body for a in n.names}
+    assert seen == {(module, name) for module, names in fb._HOMES.items() for name in names}
+    assert {name for _, name in seen} | {"__version__"} == set(fb.__all__)
+    for name in fb.__all__:
+        assert getattr(fb, name) is not None
+    assert set(fb.__all__) <= set(dir(fb))
+    with pytest.raises(AttributeError, match="no attribute 'compair'"):
+        _ = fb.compair
+
+
+@pytest.mark.parametrize("old, new", MOVED.items())
+def test_old_names_of_modules_warn_and_are_the_same_module(old, new):
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} is called {new} now"):
+        module = importlib.import_module(old)
+    assert module is importlib.import_module(new)
+    assert module.__spec__.name == new
 
 
 @pytest.mark.parametrize("engine", ["stack", "loop"])

@@ -9,10 +9,10 @@ import numpy as np
 
 from fedbraid.analyses.analysis import Analysis, labelled
 from fedbraid.report.lines import METRICS
+from fedbraid.report.run_groups import common_metric, validated
 from fedbraid.report.style import Theme, blank, dressed, legend, legend_height, stroke, titled
+from fedbraid.report.summaries import higher_is_better
 from fedbraid.report.words import byte_unit
-from fedbraid.training.run_groups import common_metric, validated
-from fedbraid.training.summaries import higher_is_better
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,9 +16,9 @@ from fedbraid.core.round import one_round
 from fedbraid.core.tree import Tree
 from fedbraid.engines.local_engine import Store
 from fedbraid.errors import UserError
+from fedbraid.report.run_groups import RunRecord
 from fedbraid.training.overrides import Given, check_brought
 from fedbraid.training.run_directory import RunDirectory
-from fedbraid.training.run_groups import RunRecord
 from fedbraid.training.simulation import Experiment, build
 from fedbraid.training.watches import TrainedRound
 

@@ -40,6 +40,7 @@ from fedbraid.cli.shared_options import (
 from fedbraid.cli.study_commands import study_app
 from fedbraid.cli.terminal_table import word_table
 from fedbraid.errors import UserError
+from fedbraid.storage.folders import next_numbered
 from fedbraid.version import __version__
 
 app = typer.Typer(
@@ -203,7 +204,7 @@ def compare(
         model=network,
         base=Config(rounds=RunDirectory(held.parent).config().rounds) if held else None,  # longer only if asked for
     )
-    where = place or api.numbered(Path("runs"), f"compare-{chosen.data.name}")
+    where = place or next_numbered(Path("runs"), f"compare-{chosen.data.name}")
     requests = api.planned(
         *method,
         seeds=seeds,

@@ -20,9 +20,9 @@ from fedbraid.core.metrics import METRICS, is_share
 from fedbraid.privacy import budget as privacy
 from fedbraid.report import table as tables
 from fedbraid.report.headline import caveats, headline
+from fedbraid.report.run_groups import further_metrics, metric_of, validated
 from fedbraid.report.words import in_bytes
 from fedbraid.training.results import Comparison, Run
-from fedbraid.training.run_groups import further_metrics, metric_of, validated
 from fedbraid.training.run_writer import OnRound
 
 MOST_NAMED = 20

@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from fedbraid.cli.terminal_table import word_table
 from fedbraid.config.registry import Entry
 from fedbraid.errors import UserError
+from fedbraid.storage.folders import directory_name, next_numbered
 
 if TYPE_CHECKING:
     from fedbraid.config.schema import Config
@@ -72,9 +73,7 @@ def begun(place: Path | None, resume: bool, file: Path | None) -> Config | None:
 
 def new_run(config: Config) -> Path:
     """Where a run goes that is given no --out."""
-    from fedbraid import api
-
-    return api.numbered(Path("runs"), f"{api.directory_name(config.method)}-{config.data.name}")
+    return next_numbered(Path("runs"), f"{directory_name(config.method)}-{config.data.name}")
 
 
 def print_json(value: Any) -> None:

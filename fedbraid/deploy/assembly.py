@@ -23,7 +23,7 @@ from fedbraid.core.round import begin, one_round
 from fedbraid.core.strand import Cohort, Setup
 from fedbraid.core.tree import Tree
 from fedbraid.data.dataset import Dataset, Partition, check_dataset
-from fedbraid.deploy.facts import BY_CLIENTS, Facts
+from fedbraid.data.sample_facts import BY_CLIENTS, Facts
 from fedbraid.deploy.judging import by_clients, by_server
 from fedbraid.deploy.letters import Letter
 from fedbraid.deploy.mail import NO_ROUND, Mail

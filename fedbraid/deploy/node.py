@@ -29,8 +29,8 @@ from fedbraid.core.tree import Tree
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.data.noise import noisy
 from fedbraid.data.partitions.ranges import LABEL_RANGES, ranges
+from fedbraid.data.sample_facts import Facts, OwnMatter
 from fedbraid.data.validation import held_out_by
-from fedbraid.deploy.facts import Facts, OwnMatter
 from fedbraid.deploy.holding import Held, Holding
 from fedbraid.deploy.home import At, Home
 from fedbraid.deploy.letters import Letter, Refused, Stranger, check_finite, check_tensors, mark, read

@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from fedbraid.core.memo import Latest
-from fedbraid.deploy.facts import BY_CLIENTS, Facts
+from fedbraid.data.sample_facts import BY_CLIENTS, Facts
 from fedbraid.deploy.post import Post
 from fedbraid.deploy.register import Register
 from fedbraid.deploy.secrecy import Fewer, TooFew

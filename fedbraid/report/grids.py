@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbraid.report.run_groups import RunRecord
 from fedbraid.report.series import Floats, class_scores, grouped
 from fedbraid.report.style import LIGHT, NORMAL, SMALL, Theme, blank, dressed, ramp, readable_on, said, titled
 from fedbraid.report.words import NOTHING, shortened
-from fedbraid.training.run_groups import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,10 @@ from fedbraid.report.analysed import section
 from fedbraid.report.document import document, figure, numbers, pairs, text, verbatim
 from fedbraid.report.headline import caveats, headline
 from fedbraid.report.pictures import Picture, pictures
+from fedbraid.report.run_groups import RunRecord
 from fedbraid.report.settings import flattened, setting_rows
 from fedbraid.report.table import comparison, to_json, to_markdown
 from fedbraid.storage.files import write_bytes
-from fedbraid.training.run_groups import RunRecord
 
 TITLE = "FedBraid report"
 

@@ -10,10 +10,10 @@ import numpy as np
 from fedbraid.core.metrics import METRICS as FURTHER
 from fedbraid.core.metrics import is_share
 from fedbraid.errors import unknown
+from fedbraid.report.run_groups import RunRecord
 from fedbraid.report.series import Series, series
 from fedbraid.report.style import LIGHT, SMALL, Theme, blank, dressed, legend, legend_height, said, stroke, titled
 from fedbraid.report.words import byte_unit
-from fedbraid.training.run_groups import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from fedbraid.core.metrics import METRICS
 from fedbraid.report import plots
+from fedbraid.report.run_groups import RunRecord, by_label, common_metric, further_metrics, validated
 from fedbraid.report.style import DARK, LIGHT
 from fedbraid.report.sweeps import sweep, sweeps
-from fedbraid.training.run_groups import RunRecord, by_label, common_metric, further_metrics, validated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

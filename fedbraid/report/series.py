@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedbraid.training.run_groups import RunRecord, by_label
+from fedbraid.report.run_groups import RunRecord, by_label
 
 Floats = npt.NDArray[np.float64]
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedbraid.report.run_groups import RunRecord, by_label
 from fedbraid.report.words import NOTHING
-from fedbraid.training.run_groups import RunRecord, by_label
 
 # Methods that differ in one of these solved different tasks.
 TASK = ("data", "partition", "model", "rounds")

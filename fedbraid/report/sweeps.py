@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedbraid.config.schema import flat, named, short
 from fedbraid.report.lines import METRICS, bounded, line_figure, scale_of
+from fedbraid.report.run_groups import RunRecord
 from fedbraid.report.style import LIGHT, Theme, legend, stroke, titled
-from fedbraid.training.run_groups import RunRecord
-from fedbraid.training.summaries import summarise
+from fedbraid.report.summaries import summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

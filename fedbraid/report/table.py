@@ -9,9 +9,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from fedbraid.core.metrics import METRICS
+from fedbraid.report.run_groups import RunRecord, common_metric, further_metrics, validated
+from fedbraid.report.summaries import by_method, higher_is_better, spread
 from fedbraid.report.words import NOTHING, amount, listed, percent, printable, score
-from fedbraid.training.run_groups import RunRecord, common_metric, further_metrics, validated
-from fedbraid.training.summaries import by_method, higher_is_better, spread
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

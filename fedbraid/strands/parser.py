@@ -13,6 +13,9 @@ from fedbraid.core.typed import structured
 from fedbraid.errors import UserError, unknown
 from fedbraid.strands import METHODS, STRANDS
 
+Own = type[Strand] | Sequence[type[Strand]]
+"""A user's own strands, beyond those of FedBraid: one class, or several."""
+
 A_METHOD = "a method; write strands joined by '+', such as prox(mu=0.1)+disco"
 OWN = "give a strand of your own with --strand FILE.py:CLASS (own=[CLASS] in Python; check takes FILE.py:CLASS itself)"
 
@@ -128,3 +131,12 @@ def _checked(strand: type[Strand], given: Mapping[str, Any]) -> dict[str, Any]:
             )
     hints = get_type_hints(strand)
     return {key: structured(value, hints[key], f"{strand.name}'s {key}") for key, value in given.items()}
+
+
+def own_strands(own: Own) -> tuple[type[Strand], ...]:
+    """Return a user's own strands as a tuple of classes; refuse anything else."""
+    listed = tuple(own) if isinstance(own, list | tuple) else (own,)
+    for strand in listed:
+        if not (isinstance(strand, type) and issubclass(strand, Strand)):
+            raise UserError(f"own takes classes of strands, such as own=[MyStrand], not {strand!r}")
+    return listed

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fedbraid.api import directory_name
 from fedbraid.errors import UserError
+from fedbraid.storage.folders import directory_name
 from fedbraid.studies.study_plan import Table
 
 RUNS = "runs", "unfinished"

@@ -11,22 +11,22 @@ from torch import nn
 
 from fedbraid import data as known_data
 from fedbraid import models
-from fedbraid.api import Own, own_strands
 from fedbraid.config.schema import Config
 from fedbraid.core.chain import Chain
 from fedbraid.core.model import Model
 from fedbraid.core.outputs import answering_logits
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
-from fedbraid.deploy.facts import BY_CLIENTS, Facts
+from fedbraid.data.sample_facts import BY_CLIENTS, Facts
 from fedbraid.errors import UserError, first_line
+from fedbraid.report.summaries import summarise
 from fedbraid.storage.files import read_tensors
 from fedbraid.strands import parser as methods
+from fedbraid.strands.parser import Own, own_strands
 from fedbraid.training.network import network_of
 from fedbraid.training.overrides import Given
 from fedbraid.training.results import Run
 from fedbraid.training.run_directory import SEEDS, RunDirectory
 from fedbraid.training.simulation import divided_by, fingerprint, partition_of
-from fedbraid.training.summaries import summarise
 
 log = logging.getLogger("fedbraid")
 

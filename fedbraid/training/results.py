@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from fedbraid.config.schema import Config, to_dict, to_toml
-from fedbraid.training.run_groups import RunRecord, client_scores
-from fedbraid.training.summaries import by_method
+from fedbraid.report.run_groups import RunRecord, client_scores
+from fedbraid.report.summaries import by_method
 from fedbraid.version import __version__
 
 

@@ -15,10 +15,10 @@ from fedbraid.config.schema import Config
 from fedbraid.core.outputs import answering_logits
 from fedbraid.errors import UserError
 from fedbraid.privacy import budget as privacy
+from fedbraid.report.summaries import summarise
 from fedbraid.training.results import Run
 from fedbraid.training.round_loop import Federation
 from fedbraid.training.run_directory import RunDirectory
-from fedbraid.training.summaries import summarise
 
 log = logging.getLogger("fedbraid")
 

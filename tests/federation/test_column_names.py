@@ -9,8 +9,8 @@ import pytest
 
 from fedbraid import data
 from fedbraid.config.schema import from_dict
+from fedbraid.data.sample_facts import Facts
 from fedbraid.deploy.assembly import assembled
-from fedbraid.deploy.facts import Facts
 from fedbraid.deploy.holding import Named
 from fedbraid.deploy.node import Node
 from fedbraid.deploy.register import Register

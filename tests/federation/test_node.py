@@ -29,7 +29,7 @@ from world import (
 
 from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.deploy.facts import Facts
+from fedbraid.data.sample_facts import Facts
 from fedbraid.deploy.holding import Held, Named
 from fedbraid.deploy.letters import Letter, mark, read
 from fedbraid.deploy.node import Node

@@ -28,7 +28,7 @@ from world import (
 
 from fedbraid.analyses import analyze
 from fedbraid.config.schema import from_dict
-from fedbraid.deploy.facts import Facts
+from fedbraid.data.sample_facts import Facts
 from fedbraid.deploy.holding import Named
 from fedbraid.deploy.letters import ROOM, read
 from fedbraid.deploy.node import Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedbraid.training.run_groups import RunRecord
+from fedbraid.report.run_groups import RunRecord
 
 HOSTILE = (
     "<script>alert(1)</script>",

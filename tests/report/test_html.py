@@ -11,7 +11,7 @@ from pages import Page
 from fedbraid.errors import UserError
 from fedbraid.report.html import page, write_comparison, write_report
 from fedbraid.report.pictures import Picture
-from fedbraid.training.run_groups import RunRecord
+from fedbraid.report.run_groups import RunRecord
 
 ENVIRONMENT = {"python": "3.11", "machine": "<b>two</b> cores", "versions": {"torch": "2"}}
 

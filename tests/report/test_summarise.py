@@ -6,7 +6,7 @@ import pytest
 from made_up_runs import entry, regression, run
 
 from fedbraid.errors import UserError
-from fedbraid.training.summaries import across, by_method, summarise
+from fedbraid.report.summaries import across, by_method, summarise
 
 
 def test_a_run_by_hand() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbraid.core.metrics import METRICS
 from fedbraid.errors import UserError
-from fedbraid.training.run_groups import (
+from fedbraid.report.run_groups import (
     Round,
     RunRecord,
     by_label,

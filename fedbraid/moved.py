@@ -1,0 +1,56 @@
+"""Old names of modules. They still import, with a warning that says the new name."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "fedbraid.accounting": "fedbraid.privacy.accounting",
+    "fedbraid.check": "fedbraid.contract.checks",
+    "fedbraid.evaluation": "fedbraid.training.evaluation",
+    "fedbraid.experiment": "fedbraid.training.simulation",
+    "fedbraid.given": "fedbraid.training.overrides",
+    "fedbraid.loading": "fedbraid.training.loading",
+    "fedbraid.methods": "fedbraid.strands.parser",
+    "fedbraid.metrics": "fedbraid.core.metrics",
+    "fedbraid.models.last": "fedbraid.core.last_layer",
+    "fedbraid.models.outputs": "fedbraid.core.outputs",
+    "fedbraid.prediction": "fedbraid.inference.trained_model",
+    "fedbraid.registry": "fedbraid.config.registry",
+    "fedbraid.results": "fedbraid.training.results",
+    "fedbraid.rounds": "fedbraid.training.round_loop",
+    "fedbraid.runs": "fedbraid.training.run_directory",
+    "fedbraid.core.local": "fedbraid.core.client_step",
+}
+"""Modules that code outside the package may import, and where they are now."""
+
+
+class MovedModules(MetaPathFinder, Loader):
+    """Imports the module under its new name in place of the old one, so that both are the same object."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        new = MOVED[spec.name]
+        warnings.warn(f"{spec.name} is called {new} now", DeprecationWarning, stacklevel=2)
+        module = import_module(new)
+        self.spec = module.__spec__  # the import system is about to replace it by the old name's
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.spec
+
+
+def install() -> None:
+    """Look here for modules that Python does not find otherwise. Installing twice changes nothing."""
+    if not any(type(finder).__name__ == MovedModules.__name__ for finder in sys.meta_path):
+        sys.meta_path.append(MovedModules())
