@@ -43,7 +43,7 @@ dist: install
 	$(BIN)/twine check --strict dist/*
 
 methods: install
-	$(BIN)/python -c "from fedbraid import catalogue; print(catalogue.page(), end='')" > docs/methods.md
+	$(BIN)/python -c "from fedbraid.strands import catalogue; print(catalogue.page(), end='')" > docs/methods.md
 
 clean:
 	rm -rf $(VENV) demo build dist
