@@ -16,8 +16,8 @@ import torch
 from fedbraid.analyses.index import WATCHES
 from fedbraid.benchmark import images
 from fedbraid.config.schema import from_dict
-from fedbraid.training.overrides import Given
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects
 
 WORKLOADS = (  # network, shape, clients, samples of each, batch, epochs
     ("logistic", (1, 28, 28), 100, 20, 32, 1),
@@ -27,7 +27,7 @@ WORKLOADS = (  # network, shape, clients, samples of each, batch, epochs
 )
 
 
-def federation(workload: tuple, device: str, analyses: list[str]) -> Experiment:
+def federation(workload: tuple, device: str, analyses: list[str]) -> Simulation:
     network, shape, clients, each, batch, epochs = workload
     kind = "loop" if device == "cpu" and network in ("lenet", "cnn") else "stack"
     config = from_dict(
@@ -42,17 +42,17 @@ def federation(workload: tuple, device: str, analyses: list[str]) -> Experiment:
             "analysis": {"every": 1},
         }
     )
-    return build(config, Given(data=images(shape, 10, clients, each)))
+    return build(config, UserObjects(data=images(shape, 10, clients, each)))
 
 
-def timed(experiment: Experiment, device: str) -> float:
+def timed(simulation: Simulation, device: str) -> float:
     if device == "cpu":
         began = process_time()
-        experiment.advance()
+        simulation.advance()
         return process_time() - began
     torch.cuda.synchronize()
     began = perf_counter()
-    experiment.advance()
+    simulation.advance()
     torch.cuda.synchronize()
     return perf_counter() - began
 

@@ -38,8 +38,8 @@ from fedbraid.core import sampling  # noqa: E402
 from fedbraid.data.dataset import Dataset, Partition, Split  # noqa: E402
 from fedbraid.engines.ray.cluster import Cluster  # noqa: E402
 from fedbraid.engines.ray.placement import dealt  # noqa: E402
-from fedbraid.training.overrides import Given  # noqa: E402
-from fedbraid.training.simulation import Experiment, build  # noqa: E402
+from fedbraid.training.simulation import Simulation, build  # noqa: E402
+from fedbraid.training.user_objects import UserObjects  # noqa: E402
 
 WARM_UP = 3
 
@@ -84,7 +84,7 @@ class Row:
     parameters: int
 
 
-def federation(work: Work, method: str, workers: int) -> Experiment:
+def federation(work: Work, method: str, workers: int) -> Simulation:
     rng = np.random.default_rng(0)
     n = work.clients * work.samples
     x, y = rng.normal(size=(n, *work.shape)).astype(np.float32), rng.integers(0, 10, n)
@@ -101,17 +101,17 @@ def federation(work: Work, method: str, workers: int) -> Experiment:
         if workers
         else {"device": "cpu", "kind": "auto"},
     }
-    return build(from_dict(config), Given(data, owners))
+    return build(from_dict(config), UserObjects(data, owners))
 
 
-def measured(experiment: Experiment) -> Callable[[Rounds], None]:
+def measured(simulation: Simulation) -> Callable[[Rounds], None]:
     """One more round of a federation, noted."""
-    engine = experiment.engine
+    engine = simulation.engine
     if not isinstance(engine, Cluster):
 
         def here(rounds: Rounds) -> None:
             began = perf_counter()
-            experiment.advance()
+            simulation.advance()
             for times in (rounds.wall, rounds.clients):
                 times.append(perf_counter() - began)
 
@@ -133,7 +133,7 @@ def measured(experiment: Experiment) -> Callable[[Rounds], None]:
         nonlocal waited
         before, waited = put(), 0.0
         began = perf_counter()
-        experiment.advance()
+        simulation.advance()
         engine.settle()  # what clients keep is in files
         rounds.wall.append(perf_counter() - began)
         rounds.driver.append(rounds.wall[-1] - waited)
@@ -151,18 +151,18 @@ def created_bytes() -> int:
 
 
 @contextmanager
-def side_by_side(work: Work, method: str, sizes: list[int]) -> Iterator[dict[int, Experiment]]:
+def side_by_side(work: Work, method: str, sizes: list[int]) -> Iterator[dict[int, Simulation]]:
     made = {size: federation(work, method, size) for size in sizes}
     try:
         yield made
     finally:
-        for experiment in made.values():
-            experiment.engine.close()
+        for simulation in made.values():
+            simulation.engine.close()
 
 
 def compare(name: str, work: Work, method: str, sizes: list[int], count: int) -> Iterator[Row]:
     with side_by_side(work, method, sizes) as made:
-        steps = {size: measured(experiment) for size, experiment in made.items()}
+        steps = {size: measured(simulation) for size, simulation in made.items()}
         noted = {size: Rounds([], [], [], []) for size in sizes}
         for k in range(WARM_UP + count):
             for size, step in steps.items():

@@ -13,8 +13,8 @@ import torch
 
 from fedbraid.benchmark import images
 from fedbraid.config.schema import from_dict
-from fedbraid.training.overrides import Given
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects
 
 WORKLOADS = (  # network, shape, classes, clients, samples of each, batch, epochs
     ("lenet", (1, 28, 28), 10, 10, 1920, 64, 4),
@@ -24,7 +24,7 @@ WORKLOADS = (  # network, shape, classes, clients, samples of each, batch, epoch
 )
 
 
-def federation(workload: tuple, device: str, kernels: bool) -> Experiment:
+def federation(workload: tuple, device: str, kernels: bool) -> Simulation:
     network, shape, classes, clients, each, batch, epochs = workload
     config = from_dict(
         {
@@ -37,18 +37,18 @@ def federation(workload: tuple, device: str, kernels: bool) -> Experiment:
             "engine": {"kind": "stack", "device": device, "precision": "high"},
         }
     )
-    experiment = build(config, Given(data=images(shape, classes, clients, each)))
-    experiment.engine.precision = "high" if kernels else "highest"
-    experiment.engine.__post_init__()  # the stack anew, with or without the kernels
-    return experiment
+    simulation = build(config, UserObjects(data=images(shape, classes, clients, each)))
+    simulation.engine.precision = "high" if kernels else "highest"
+    simulation.engine.__post_init__()  # the stack anew, with or without the kernels
+    return simulation
 
 
-def timed(experiment: Experiment, device: str) -> float:
+def timed(simulation: Simulation, device: str) -> float:
     """Seconds a sample of one round."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     wait()
     began = perf_counter()
-    samples = experiment.advance()["backward_samples"]
+    samples = simulation.advance()["backward_samples"]
     wait()
     return (perf_counter() - began) / samples
 
@@ -63,11 +63,11 @@ def main() -> None:
     for workload in WORKLOADS:
         pair = [federation(workload, given.device, kernels) for kernels in (False, True)]
         times: list[list[float]] = [[], []]
-        for experiment in pair:
-            timed(experiment, given.device), timed(experiment, given.device)  # programs are made and captured
+        for simulation in pair:
+            timed(simulation, given.device), timed(simulation, given.device)  # programs are made and captured
         for _ in range(given.rounds):
-            for experiment, kept in zip(pair, times, strict=True):
-                kept.append(timed(experiment, given.device))
+            for simulation, kept in zip(pair, times, strict=True):
+                kept.append(timed(simulation, given.device))
         library, ours = (1 / median(kept) for kept in times)
         print(f"{workload[0]:8} {workload[3]:7} {library:12,.0f} {ours:12,.0f} {ours / library:6.2f}", flush=True)
 

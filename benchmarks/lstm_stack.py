@@ -19,8 +19,8 @@ from fedbraid import models
 from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.models.recurrence import Lstm
-from fedbraid.training.overrides import Given
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects
 
 CLIENTS, STEPS = 10, 4
 
@@ -71,7 +71,7 @@ def contenders(device: str) -> dict[str, tuple[type[Lstm], dict[str, object]]]:
     return {"kernels, one core": (Lstm, one), "kernels, all cores": (Lstm, all_cores), **stacks}
 
 
-def federation(workload: Workload, batch: int, layers: type[Lstm], engine: dict[str, object]) -> Experiment:
+def federation(workload: Workload, batch: int, layers: type[Lstm], engine: dict[str, object]) -> Simulation:
     rng = np.random.default_rng(0)
     length, classes = workload.length, workload.classes
     each = batch * STEPS
@@ -93,13 +93,13 @@ def federation(workload: Workload, batch: int, layers: type[Lstm], engine: dict[
         }
     )
     partition = Partition(tuple(np.split(np.arange(CLIENTS * each), CLIENTS)))
-    return build(config, Given(Dataset(workload.name, train, test, classes, tokens=tokens), partition, network))
+    return build(config, UserObjects(Dataset(workload.name, train, test, classes, tokens=tokens), partition, network))
 
 
-def seconds(experiment: Experiment, device: str) -> float:
+def seconds(simulation: Simulation, device: str) -> float:
     """The time of one round."""
     began = perf_counter()
-    experiment.advance()
+    simulation.advance()
     if device == "cuda":
         torch.cuda.synchronize()
     return perf_counter() - began

@@ -19,9 +19,9 @@ from fedbraid import data
 from fedbraid.benchmark import images
 from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Split
-from fedbraid.training.overrides import Given
-from fedbraid.training.shared_stack import Together
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.shared_stack import SharedStack
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects
 
 BURST = 3
 """Rounds that are timed as one: on a GPU a run starts the next round before it reads what came of the last."""
@@ -62,12 +62,12 @@ WORKLOADS: dict[str, tuple[Callable[[], Dataset], dict[str, Any]]] = {
 }
 
 
-def federations(dataset: Dataset, settings: dict[str, Any], seeds: int, device: str) -> list[Experiment]:
+def federations(dataset: Dataset, settings: dict[str, Any], seeds: int, device: str) -> list[Simulation]:
     engine = {"device": device, "kind": "stack", "precision": "high" if device == "cuda" else "highest"}
-    made: list[Experiment] = []
+    made: list[Simulation] = []
     for seed in range(seeds):
         config = from_dict({**settings, "rounds": 10**6, "seed": seed, "optimizer": {"lr": 0.01}, "engine": engine})
-        made.append(build(config, Given(data=dataset), beside=made[0] if made else None))
+        made.append(build(config, UserObjects(data=dataset), beside=made[0] if made else None))
     return made
 
 
@@ -83,7 +83,7 @@ def main() -> None:
         if given.device == "cpu" and settings["model"]["name"] == "lenet":
             continue  # convolutions run in the loop there
         held = dataset()
-        group = Together(federations(held, settings, given.seeds, given.device))
+        group = SharedStack(federations(held, settings, given.seeds, given.device))
         alone = federations(held, settings, given.seeds, given.device)
         ways: dict[str, Callable[[], Any]] = {
             "together": lambda group=group: [group.launch() for _ in range(BURST)],

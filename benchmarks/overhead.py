@@ -34,13 +34,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]  # the fedbraid beside this script, whatever else is installed
 
 from peers import machine, work  # noqa: E402
-from peers.by_fedbraid import experiment  # noqa: E402
+from peers.by_fedbraid import simulation  # noqa: E402
 
 from fedbraid.core.client_step import LocalJob  # noqa: E402
 from fedbraid.engines.codegen.machine import Machine  # noqa: E402
 from fedbraid.engines.cpu import usable_cores  # noqa: E402
 from fedbraid.engines.loop import Loop  # noqa: E402
-from fedbraid.training.simulation import Experiment  # noqa: E402
+from fedbraid.training.simulation import Simulation  # noqa: E402
 
 GOALS = {"synthetic-logistic": 2.0, "lenet": 5.0, "cnn": 10.0}
 """Milliseconds."""
@@ -98,19 +98,19 @@ def replaced(owner: type, name: str, value: Callable[..., Any]) -> Iterator[None
         setattr(owner, name, before)
 
 
-def timed(made: Experiment) -> tuple[float, float]:
+def timed(made: Simulation) -> tuple[float, float]:
     """Seconds of a round, on the clock and of CPU."""
     began, busy = perf_counter(), process_time()
     made.advance()
     return perf_counter() - began, process_time() - busy
 
 
-def in_the_loop(made: Experiment) -> Round:
+def in_the_loop(made: Simulation) -> Round:
     watch = Stopwatch()
     with (
         replaced(Loop, "_train_one", watch.around("client", Loop._train_one)),
         replaced(LocalJob, "step", watch.around("step", LocalJob.step)),
-        replaced(Experiment, "plan_ahead", watch.around("ahead", Experiment.plan_ahead)),
+        replaced(Simulation, "plan_ahead", watch.around("ahead", Simulation.plan_ahead)),
     ):
         wall, busy = timed(made)
     clients = watch.slowest("client")
@@ -118,7 +118,7 @@ def in_the_loop(made: Experiment) -> Round:
     return Round(wall, clients, overhead, busy - watch.busy("client"), clients - watch.slowest("step"))
 
 
-def compiled(made: Experiment) -> Round:
+def compiled(made: Simulation) -> Round:
     train, alone, alone_cpu = Machine.__call__, 0.0, 0.0
 
     def apart(self: Machine, starts: Any, stops: Any, pointers: Any, meanwhile: Callable[[], None]) -> None:
@@ -138,7 +138,7 @@ def compiled(made: Experiment) -> Round:
 
 def measure(part: work.Work, given: argparse.Namespace) -> list[Round]:
     """Rounds that nobody disturbed."""
-    made = experiment(work.federation(part, 1), "cpu", "auto")
+    made = simulation(work.federation(part, 1), "cpu", "auto")
     one = {"loop": in_the_loop, "compiled": compiled}[made.engine.kind]
     for _ in range(WARM_UP):
         one(made)

@@ -24,12 +24,12 @@ from fedbraid.storage.folders import run_path
 from fedbraid.strands import parser as methods
 from fedbraid.strands.parser import Own, own_strands
 from fedbraid.training.failures import sentence
-from fedbraid.training.overrides import Given
-from fedbraid.training.requirements import check_needs
 from fedbraid.training.results import Comparison, Failure, Run
 from fedbraid.training.run_directory import RunDirectory
 from fedbraid.training.run_writer import OnRound
-from fedbraid.training.scheduler import Request, execute
+from fedbraid.training.scheduler import RunSpec, execute
+from fedbraid.training.user_objects import UserObjects
+from fedbraid.training.validation import check_needs
 
 log = logging.getLogger("fedbraid")
 
@@ -70,13 +70,13 @@ def _request(
     own: Own,
     data_dir: str | PathLike[str] | None,
     settings: Mapping[str, Any],
-) -> Request:
+) -> RunSpec:
     """The run that the arguments of `run` ask for."""
-    settings, brought = dict(settings), dict[str, Any]()
+    settings, supplied = dict(settings), dict[str, Any]()
     for key, (kind, name_of) in OBJECTS.items():
         value = settings.get(key)
         if isinstance(value, kind):
-            brought[key] = value
+            supplied[key] = value
             settings[key] = {"name": name_of(value)}
     for key in ("data", "partition", "model", "optimizer"):
         if isinstance(settings.get(key), str):
@@ -85,8 +85,10 @@ def _request(
     if method is not None:
         settings["method"] = str(chain) if chain is not None else method
     config = combined(config or Config(), settings)
-    given = Given(**brought, chain=chain, strands=own_strands(own), data_dir=Path(data_dir) if data_dir else None)
-    return Request(config, given, RunDirectory(Path(out)) if out is not None else None)
+    objects = UserObjects(
+        **supplied, chain=chain, strands=own_strands(own), data_dir=Path(data_dir) if data_dir else None
+    )
+    return RunSpec(config, objects, RunDirectory(Path(out)) if out is not None else None)
 
 
 OBJECTS: dict[str, tuple[Any, Callable[[Any], str]]] = {
@@ -135,7 +137,7 @@ def planned(
     data_dir: str | PathLike[str] | None = None,
     vary: Values | None = None,
     **settings: Any,
-) -> list[tuple[str, Request]]:
+) -> list[tuple[str, RunSpec]]:
     """The runs of a comparison and what each is called. Names and settings that do not exist are refused."""
     if not to_compare:
         raise UserError("name at least one method to compare, such as fedavg fedavg+disco")
@@ -154,7 +156,7 @@ def planned(
         there = methods.instead(name, (s for c in chains for s in c))
         raise UserError(f"hyper-parameters are set for {name!r}, which none of the methods has; {there}")
     base = replace(base, strands={})
-    requests: list[tuple[str, Request]] = []
+    requests: list[tuple[str, RunSpec]] = []
     for label, method, its_chain in zip(labels, to_compare, chains, strict=True):
         mine = {s.name for s in its_chain}
         settings["strands"] = {name: table for name, table in common.strands.items() if name in mine}
@@ -164,7 +166,7 @@ def planned(
                 place = run_path(Path(out), folder, seed) if out is not None else None
                 request = _request(method, base, place, own, data_dir, settings | {"seed": seed})
                 request = replace(request, config=variants.varied(request.config, variant))
-                variants.check_heard(variant, request.chain, request.given.settled)
+                variants.check_varied(variant, request.chain, request.objects.settled)
                 check_needs(request.config, its_chain)
                 request.check_names()
                 requests.append((named(label, variant), request))
@@ -172,7 +174,7 @@ def planned(
     return requests
 
 
-def _refuse_twice(requests: Sequence[tuple[str, Request]]) -> None:
+def _refuse_twice(requests: Sequence[tuple[str, RunSpec]]) -> None:
     """Refuse methods that are the same with their hyper-parameters, whatever they are called.
 
     Those that were recorded apart, when that was allowed, are gone on with.
@@ -207,7 +209,7 @@ def _numbers_of(seeds: int | Sequence[int], first: int) -> list[int]:
 
 
 def compared(
-    requests: Sequence[tuple[str, Request]],
+    requests: Sequence[tuple[str, RunSpec]],
     *,
     out: str | PathLike[str] | None = None,
     resume: bool = False,

@@ -15,7 +15,7 @@ MOVED = {
     "fedbraid.check": "fedbraid.contract.checks",
     "fedbraid.evaluation": "fedbraid.training.evaluation",
     "fedbraid.experiment": "fedbraid.training.simulation",
-    "fedbraid.given": "fedbraid.training.overrides",
+    "fedbraid.given": "fedbraid.training.user_objects",
     "fedbraid.loading": "fedbraid.training.loading",
     "fedbraid.methods": "fedbraid.strands.parser",
     "fedbraid.metrics": "fedbraid.core.metrics",
@@ -24,7 +24,7 @@ MOVED = {
     "fedbraid.prediction": "fedbraid.inference.trained_model",
     "fedbraid.registry": "fedbraid.config.registry",
     "fedbraid.results": "fedbraid.training.results",
-    "fedbraid.rounds": "fedbraid.training.round_loop",
+    "fedbraid.rounds": "fedbraid.training.federation",
     "fedbraid.runs": "fedbraid.training.run_directory",
     "fedbraid.core.local": "fedbraid.core.client_step",
 }

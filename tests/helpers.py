@@ -13,8 +13,8 @@ from fedbraid.config.schema import Config, from_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.training.overrides import Given
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects
 
 SIZES = (5, 1, 12, 7, 3, 9)
 """Clients of very different sizes; one has a single sample."""
@@ -52,7 +52,7 @@ def federation(
     own: Sequence[type[Strand]] = (),
     directory: Any = None,
     **settings: Any,
-) -> Experiment:
+) -> Simulation:
     """A federation on the CPU, in float64 unless it is asked for otherwise; settings are the configuration's."""
     dataset, partition = data or toy()
     chain = Chain((method,)) if isinstance(method, Strand) else method
@@ -68,23 +68,23 @@ def federation(
             **settings,
         }
     )
-    given = Given(dataset, partition, module, chain if isinstance(chain, Chain) else None, tuple(own))
-    return build(config, given, directory)
+    objects = UserObjects(dataset, partition, module, chain if isinstance(chain, Chain) else None, tuple(own))
+    return build(config, objects, directory)
 
 
-def advanced(experiment: Experiment, rounds: int | None = None) -> Experiment:
+def advanced(simulation: Simulation, rounds: int | None = None) -> Simulation:
     """The same federation some rounds later; to its end unless a number is given."""
-    for _ in range(experiment.config.rounds if rounds is None else rounds):
-        experiment.advance()
-    return experiment
+    for _ in range(simulation.config.rounds if rounds is None else rounds):
+        simulation.advance()
+    return simulation
 
 
-def held(experiment: Experiment) -> dict[str, Tensor]:
+def held(simulation: Simulation) -> dict[str, Tensor]:
     """Everything that the next round depends on: model, buffers, the server's and every client's state."""
-    server, ids = experiment.server, range(len(experiment.clients))
+    server, ids = simulation.server, range(len(simulation.clients))
     tensors = {"w": server.w, "buffers": server.buffers}
     tensors |= {f"server/{s}/{key}": value for s, tree in server.kept.items() for key, value in tree.items()}
-    for s, tree in experiment.store.read(ids).items():
+    for s, tree in simulation.store.read(ids).items():
         tensors |= {f"clients/{s}/{key}": value for key, value in tree.items()}
     return {key: value.cpu() for key, value in tensors.items()}
 

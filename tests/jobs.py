@@ -13,25 +13,25 @@ from torch import Tensor
 from fedbraid.core.round import Job, one_round
 from fedbraid.core.strand import Cohort
 from fedbraid.core.tree import PerClient
-from fedbraid.training.simulation import Experiment
+from fedbraid.training.simulation import Simulation
 
 
-def training_job(experiment: Experiment, ids: Sequence[int] | None = None) -> Job:
+def training_job(simulation: Simulation, ids: Sequence[int] | None = None) -> Job:
     """The training job of the next round for these clients (or for those whose turn it is)."""
-    cohort = experiment.cohort()
+    cohort = simulation.cohort()
     if ids is not None:
-        sizes = torch.as_tensor(experiment.clients.sizes[list(ids)]).to(cohort.sizes)
+        sizes = torch.as_tensor(simulation.clients.sizes[list(ids)]).to(cohort.sizes)
         cohort = Cohort(np.array(ids), sizes)
     flow = one_round(
-        experiment.chain, experiment.lr, experiment.setup, experiment.server, cohort, experiment.config.seed
+        simulation.chain, simulation.lr, simulation.setup, simulation.server, cohort, simulation.config.seed
     )
     job = next(flow)
-    return flow.send(experiment.engine.run(job)) if job.kind == "probe" else job
+    return flow.send(simulation.engine.run(job)) if job.kind == "probe" else job
 
 
-def uploads(experiment: Experiment, job: Job | None = None) -> dict[str, Tensor]:
+def uploads(simulation: Simulation, job: Job | None = None) -> dict[str, Tensor]:
     """What the clients hand in."""
-    return dict(experiment.engine.run(job or training_job(experiment)).uploads)
+    return dict(simulation.engine.run(job or training_job(simulation)).uploads)
 
 
 def permuted(job: Job, order: Sequence[int]) -> Job:

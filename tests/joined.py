@@ -14,9 +14,9 @@ from made_up_strands import MADE_UP
 from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.engines.stack import Stack
-from fedbraid.training.overrides import Given
-from fedbraid.training.shared_stack import Together
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.shared_stack import SharedStack
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects
 
 DATA = toy((30, 20, 37))[0]
 SEEDS = (0, 1)
@@ -38,36 +38,36 @@ def side_by_side(
     each: Sequence[dict[str, Any]] = ({},),
     directory: Any = None,
     **settings: Any,
-) -> list[Experiment]:
+) -> list[Simulation]:
     """A run of each method, seed and settings of `each`, all on the same data."""
     engine = {"device": "cpu", "dtype": "float64", "kind": "stack", **settings.pop("engine", {})}
     common = {"rounds": 3, "model": {"name": "mlp", "hidden": [5]}, "local": {"batch": 4, "epochs": 2}, **settings}
-    made: list[Experiment] = []
+    made: list[Simulation] = []
     for method in [methods] if isinstance(methods, str) else methods:
         for own in each:
             for seed in seeds:
                 config = from_dict({**common, "engine": engine, "method": method, "seed": seed, **own})
-                given = Given(data, ragged(data, seed), strands=tuple(MADE_UP))
+                objects = UserObjects(data, ragged(data, seed), strands=tuple(MADE_UP))
                 place = directory / str(len(made)) if directory else None
-                made.append(build(config, given, place, made[0] if made else None))
+                made.append(build(config, objects, place, made[0] if made else None))
     return made
 
 
-def together(experiments: Sequence[Experiment]) -> list[list[dict[str, Any]]]:
+def together(simulations: Sequence[Simulation]) -> list[list[dict[str, Any]]]:
     """Train to the end, together; the lines of each run."""
-    lines: list[list[dict[str, Any]]] = [[] for _ in experiments]
-    group = Together(experiments)
+    lines: list[list[dict[str, Any]]] = [[] for _ in simulations]
+    group = SharedStack(simulations)
     while group.going:
         for place, line in group.advance().items():
             lines[place].append(line)
     return lines
 
 
-def one_by_one(experiments: Sequence[Experiment]) -> list[list[dict[str, Any]]]:
-    lines: list[list[dict[str, Any]]] = [[] for _ in experiments]
-    for experiment, mine in zip(experiments, lines, strict=True):
-        while not experiment.finished:
-            mine.append(experiment.advance())
+def one_by_one(simulations: Sequence[Simulation]) -> list[list[dict[str, Any]]]:
+    lines: list[list[dict[str, Any]]] = [[] for _ in simulations]
+    for simulation, mine in zip(simulations, lines, strict=True):
+        while not simulation.finished:
+            mine.append(simulation.advance())
     return lines
 
 
@@ -75,7 +75,7 @@ ROUNDED = ("train_loss", "loss")
 
 
 def assert_same(
-    joint: Sequence[Experiment], alone: Sequence[Experiment], lines: Any, others: Any, rounding: float
+    joint: Sequence[Simulation], alone: Sequence[Simulation], lines: Any, others: Any, rounding: float
 ) -> None:
     """The same states to rounding, the same lines: bytes, samples and clients to the unit."""
     for one, other in zip(joint, alone, strict=True):
@@ -98,9 +98,9 @@ def stacks() -> Iterator[list[int]]:
     with pytest.MonkeyPatch.context() as patch:
         train = Stack.train
 
-        def counted(self: Stack, given: Any, ids: Any, *more: Any) -> Any:
+        def counted(self: Stack, objects: Any, ids: Any, *more: Any) -> Any:
             sizes.append(len(ids))
-            return train(self, given, ids, *more)
+            return train(self, objects, ids, *more)
 
         patch.setattr(Stack, "train", counted)
         yield sizes

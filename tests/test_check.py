@@ -321,10 +321,10 @@ def test_sums_of_uploads_are_enough_for_these(method):
     assert strand.sum_only == SUMS[method]
     assert chain.sum_only == {f"{strand.name}.{key}" for key in SUMS[method]}
     sums_are_enough(chain)
-    job, experiment = a_job(chain)
-    uploaded = experiment.engine.run(job).uploads.keys()
+    job, simulation = a_job(chain)
+    uploaded = simulation.engine.run(job).uploads.keys()
     if job.already:  # there was an exchange before training
-        uploaded |= experiment.engine.run(replace(job, kind="probe")).uploads.keys()
+        uploaded |= simulation.engine.run(replace(job, kind="probe")).uploads.keys()
     assert chain.sum_only <= uploaded
 
 

@@ -49,7 +49,7 @@ def written(*names):
     return "+".join(HYPER.get(name, name) for name in names) or "fedavg"
 
 
-def experiment(method, kind="loop", rounds=2, **settings):
+def simulation(method, kind="loop", rounds=2, **settings):
     settings = {"optimizer": {"lr": 0.2, "momentum": 0.3}, "local": {"batch": 3, "steps": 3, "least": 1}} | settings
     return federation(
         method,
@@ -64,7 +64,7 @@ def experiment(method, kind="loop", rounds=2, **settings):
 
 @cache
 def alone(name):
-    return advanced(experiment(written(name))).deployed()[0]
+    return advanced(simulation(written(name))).deployed()[0]
 
 
 def same(one, other):
@@ -113,14 +113,14 @@ def test_pair(one, other):
                 methods.parse(written(*pair))
             assert {one, other} <= set(str(refusal.value).replace(",", " ").replace(";", " ").replace(":", " ").split())
         return
-    w = advanced(experiment(written(one, other))).deployed()[0]
+    w = advanced(simulation(written(one, other))).deployed()[0]
     assert w.isfinite().all()
     new = not same(w, alone(one)) and not same(w, alone(other))
     assert new == ((one, other) not in NOTHING_NEW)
 
 
 def test_momentum_beside_skip_begins_at_the_second_average():
-    with_momentum, without = (advanced(experiment(m, rounds=4)) for m in ("avgm+skip(every=2)", "skip(every=2)"))
+    with_momentum, without = (advanced(simulation(m, rounds=4)) for m in ("avgm+skip(every=2)", "skip(every=2)"))
     assert not same(with_momentum.server.w, without.server.w)
 
 
@@ -200,7 +200,7 @@ SAMPLE = random.Random(7).sample([pair for pair in PAIRS if pair not in REFUSED]
 
 @pytest.mark.parametrize(("one", "other"), SAMPLE, ids=lambda name: name)
 def test_a_pair_is_the_same_in_a_stack_and_in_a_loop(one, other):
-    stack, loop = (held(advanced(experiment(written(one, other), kind))) for kind in ("stack", "loop"))
+    stack, loop = (held(advanced(simulation(written(one, other), kind))) for kind in ("stack", "loop"))
     assert stack.keys() == loop.keys()
     assert max(float((stack[key] - loop[key]).abs().max()) for key in stack if stack[key].numel()) < 1e-9
 
@@ -211,7 +211,7 @@ def test_a_pair_is_the_same_in_a_stack_and_in_a_loop(one, other):
 def all_new(host, guest, rounds=2):
     """The braid is finite, and neither its host nor its guest alone."""
     braid, plain, bare = (
-        advanced(experiment(method, rounds=rounds)).deployed()[0] for method in (f"{host}+{guest}", host, guest)
+        advanced(simulation(method, rounds=rounds)).deployed()[0] for method in (f"{host}+{guest}", host, guest)
     )
     assert braid.isfinite().all()
     assert not same(braid, plain)
@@ -238,7 +238,7 @@ def test_mixup_on(host):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "skip" and ("skip", name) not in REFUSED])
 def test_skip_beside(name):
     """In a round without an average the server's model stands still, whichever is listed first."""
-    both = [experiment(written(*pair), rounds=3) for pair in ((name, "skip"), ("skip", name))]
+    both = [simulation(written(*pair), rounds=3) for pair in ((name, "skip"), ("skip", name))]
     for one in both:
         begin = one.server.w
         one.advance()
@@ -261,7 +261,7 @@ def test_every_named_method_takes_company(name):
 
 def test_a_long_braid_trains():
     braid = "feddyn+asd(lam=1)+disco+prox+sam+mixup+decorr+moon+rfedavg_plus+lc+avgm(beta=0.3)"
-    assert advanced(experiment(braid, rounds=3)).deployed()[0].isfinite().all()
+    assert advanced(simulation(braid, rounds=3)).deployed()[0].isfinite().all()
 
 
 # --- order
@@ -290,7 +290,7 @@ EITHER_WAY = [
 
 @pytest.mark.parametrize(("one", "other"), EITHER_WAY)
 def test_order_does_not_matter(one, other):
-    ours, theirs = (advanced(experiment(m, rounds=4)) for m in (f"{one}+{other}", f"{other}+{one}"))
+    ours, theirs = (advanced(simulation(m, rounds=4)) for m in (f"{one}+{other}", f"{other}+{one}"))
     a, b = held(ours) | {"deployed": ours.deployed()[0]}, held(theirs) | {"deployed": theirs.deployed()[0]}
     assert a.keys() == b.keys()
     assert all(same(a[key], b[key]) for key in a if a[key].numel())
@@ -298,13 +298,13 @@ def test_order_does_not_matter(one, other):
 
 @pytest.mark.parametrize(("one", "other"), [("scaffold", "skip(every=2)"), ("disco", "nova"), ("prox", "sam")])
 def test_these_are_the_same_to_the_bit(one, other):
-    assert identical(*(held(advanced(experiment(m, rounds=4))) for m in (f"{one}+{other}", f"{other}+{one}")))
+    assert identical(*(held(advanced(simulation(m, rounds=4))) for m in (f"{one}+{other}", f"{other}+{one}")))
 
 
 def test_disco_enters_other_methods_as_its_authors_do():
     """FedDyn and FedDC: only the mean of models is reweighed; SCAFFOLD: not the control variates; FedNova: before."""
     for method, strand in (("drift", "drift"), ("scaffold", "scaffold")):
-        braid, plain = (advanced(experiment(m, rounds=1)) for m in (f"{method}+disco", method))
+        braid, plain = (advanced(simulation(m, rounds=1)) for m in (f"{method}+disco", method))
         for key in ("h", "c"):
             if key in plain.server.kept[strand]:
                 assert same(braid.server.kept[strand][key], plain.server.kept[strand][key])
@@ -317,7 +317,7 @@ SERVER_STEPS = ["avgm", "opt(lr=0.05)", "scaffold(server_lr=0.5)"]
 @pytest.mark.parametrize("server", SERVER_STEPS)
 def test_the_drift_is_added_to_whatever_step_the_server_takes(server):
     """The model handed out after one round is the server's own step from the start: no drift is in it."""
-    one = advanced(experiment(f"{server}+drift", rounds=1))
+    one = advanced(simulation(f"{server}+drift", rounds=1))
     start, delta = one.setup.w, one.server.cohort_mean[0] - one.setup.w
     step = {"avgm": delta, "scaffold(server_lr=0.5)": 0.5 * delta}.get(server)
     if step is None:  # the first step of Adam without bias correction
@@ -327,13 +327,13 @@ def test_the_drift_is_added_to_whatever_step_the_server_takes(server):
 
 @pytest.mark.parametrize("server", SERVER_STEPS)
 def test_the_drift_is_added_last_wherever_it_is_listed(server):
-    first, last = (advanced(experiment(m, rounds=3)) for m in (f"drift+{server}", f"{server}+drift"))
+    first, last = (advanced(simulation(m, rounds=3)) for m in (f"drift+{server}", f"{server}+drift"))
     assert same(first.deployed()[0], last.deployed()[0])
 
 
 @pytest.mark.parametrize("server", SERVER_STEPS)
 @pytest.mark.parametrize("nh_first", [False, True])
 def test_prototypes_keep_their_length_beside_a_servers_step(server, nh_first):
-    one = advanced(experiment(f"nh+{server}" if nh_first else f"{server}+nh", rounds=3))
+    one = advanced(simulation(f"nh+{server}" if nh_first else f"{server}+nh", rounds=3))
     rows = one.setup.layout.views(one.server.w)["head.weight"]
     assert float((rows.norm(dim=1) - 1).abs().max()) < 1e-12

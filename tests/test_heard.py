@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedbraid.config.inert import refuse_unheard
+from fedbraid.config.inert import refuse_inert
 from fedbraid.config.schema import from_dict
 from fedbraid.errors import UserError
 from fedbraid.strands import parser as methods
@@ -50,38 +50,38 @@ UNHEARD = [
 @pytest.mark.parametrize(("method", "settings", "sentence"), UNHEARD)
 def test_what_has_no_effect_is_refused(method, settings, sentence):
     with pytest.raises(UserError) as caught:
-        refuse_unheard(asked((method, settings)))
+        refuse_inert(asked((method, settings)))
     assert sentence in str(caught.value)
 
 
 def test_what_is_heard_or_spelt_out_as_it_is_anyway_is_not_refused():
     spelt_out = {"optimizer": {"nesterov": False, "momentum": 0.0}, "augment": {"crop_share": 1.0, "padding": "zero"}}
-    refuse_unheard(asked(("sam(eta=0.2)+rfedavg(clip=1.0)", spelt_out)))
+    refuse_inert(asked(("sam(eta=0.2)+rfedavg(clip=1.0)", spelt_out)))
     heard = {"optimizer": {"nesterov": True, "momentum": 0.9}, "augment": {"rotation": 5.0, "padding": "mean"}}
-    refuse_unheard(asked(("fedasam(eta=0.3)+rfedavg(noise=1.0, clip=2.0)", heard)))
-    refuse_unheard(asked(("fedavg", {"local": {"batch": 8, "drop_last": True, "epochs": 2}})))
-    refuse_unheard(asked(("fedavg", {"local": {"steps": 3, "epochs": 1}})))
-    refuse_unheard(asked(("fedavg", {"analyses": ["drift"], "analysis": {"every": 5}})))
+    refuse_inert(asked(("fedasam(eta=0.3)+rfedavg(noise=1.0, clip=2.0)", heard)))
+    refuse_inert(asked(("fedavg", {"local": {"batch": 8, "drop_last": True, "epochs": 2}})))
+    refuse_inert(asked(("fedavg", {"local": {"steps": 3, "epochs": 1}})))
+    refuse_inert(asked(("fedavg", {"analyses": ["drift"], "analysis": {"every": 5}})))
     for method in ("fedavg", "fedasam", "fedadagrad"):
         (run,) = asked((method, {}))
-        refuse_unheard(asked((method, {"strands": written_out(run[0]).strands})))
+        refuse_inert(asked((method, {"strands": written_out(run[0]).strands})))
 
 
 def test_of_varied_runs_one_must_hear_a_setting():
     shapes, varied = ("constant", "cosine", "step"), {"varied": ["schedule.shape"]}
     constant, cosine, step = ({"schedule": {"shape": shape, "milestones": [2]}} | varied for shape in shapes)
-    refuse_unheard(asked(("fedavg", constant), ("fedavg", step)))
-    refuse_unheard(asked(("fedavg", constant)))  # as it was recorded
+    refuse_inert(asked(("fedavg", constant), ("fedavg", step)))
+    refuse_inert(asked(("fedavg", constant)))  # as it was recorded
     with pytest.raises(UserError, match=r"schedule.milestones=\(2,\) is for schedule.shape=step"):
-        refuse_unheard(asked(("fedavg", constant), ("fedavg", cosine)))
+        refuse_inert(asked(("fedavg", constant), ("fedavg", cosine)))
     looks = [{"analysis": {"every": 5}, "analyses": names, "varied": ["analyses"]} for names in ([], ["drift"])]
-    refuse_unheard(asked(*(("fedavg", look) for look in looks)))
+    refuse_inert(asked(*(("fedavg", look) for look in looks)))
     sams = (
         {"strands": {"sam": {"eta": 0.3, "adaptive": a}}, "varied": ["strands.sam.adaptive"]} for a in (True, False)
     )
-    refuse_unheard(asked(*(("sam", settings) for settings in sams)))
+    refuse_inert(asked(*(("sam", settings) for settings in sams)))
     with pytest.raises(UserError, match=r"sam's eta=0.3 is for"):
-        refuse_unheard(asked(("sam(eta=0.3)", {}), ("fedasam(eta=0.3)", {})))
+        refuse_inert(asked(("sam(eta=0.3)", {}), ("fedasam(eta=0.3)", {})))
 
 
 def works(*local, varied=("local.epochs",)):
@@ -90,15 +90,15 @@ def works(*local, varied=("local.epochs",)):
 
 def test_what_gives_way_to_another_setting_is_refused_where_it_is_varied():
     one, two = {"steps": 3}, {"steps": 3, "epochs": 2}
-    refuse_unheard(works(two))  # as it was recorded
-    refuse_unheard(works(two, {"steps": 4, "epochs": 2}, varied=["local.steps"]))  # a file's epochs, say
+    refuse_inert(works(two))  # as it was recorded
+    refuse_inert(works(two, {"steps": 4, "epochs": 2}, varied=["local.steps"]))  # a file's epochs, say
     both = "local.epochs", "local.steps"
-    refuse_unheard(works({"epochs": 2}, two, varied=both))
-    refuse_unheard(works({"epochs": 2}, two, varied=["local"]))
+    refuse_inert(works({"epochs": 2}, two, varied=both))
+    refuse_inert(works({"epochs": 2}, two, varied=["local"]))
     sentence = r"^local.epochs=2 has no effect beside local.steps=3, which takes its place; leave out one$"
     for runs in (works(one, two), works(one, two, varied=both), works(one, two, varied=["local"])):
         with pytest.raises(UserError, match=sentence):
-            refuse_unheard(runs)
+            refuse_inert(runs)
 
 
 def test_a_recorded_run_hears_for_those_beside_it():
@@ -106,8 +106,8 @@ def test_a_recorded_run_hears_for_those_beside_it():
     runs = asked(
         *(("fedavg", {"schedule": {"shape": s, "milestones": [2]}, "varied": ["schedule.shape"]}) for s in shapes)
     )
-    refuse_unheard(runs[1:], runs[:1])
+    refuse_inert(runs[1:], runs[:1])
     unheard = works({"steps": 3}, {"steps": 3, "epochs": 2})
-    refuse_unheard(unheard[:1], unheard[1:])  # and is not refused itself
+    refuse_inert(unheard[:1], unheard[1:])  # and is not refused itself
     with pytest.raises(UserError, match=r"local.epochs=2 has no effect"):
-        refuse_unheard(unheard[1:], unheard[:1])
+        refuse_inert(unheard[1:], unheard[:1])

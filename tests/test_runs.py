@@ -23,7 +23,7 @@ import fedbraid as fb
 from fedbraid.analyses import analyze
 from fedbraid.cli.user_input import load_strand
 from fedbraid.training import scheduler as execute
-from fedbraid.training import simulation as experiment
+from fedbraid.training import simulation as simulation
 from fedbraid.training.run_directory import RunDirectory
 
 
@@ -665,7 +665,7 @@ def test_a_strand_without_effect_on_the_data_is_gone_on_with_where_it_was_record
     with pytest.raises(fb.UserError, match="no two are left to tell apart"):
         stopped()
     with monkeypatch.context() as earlier:  # a version that did not refuse it
-        for module in (execute, experiment):
+        for module in (execute, simulation):
             earlier.setattr(module, "check_effect", lambda chain, dataset: None)
         stopped()
     assert len(fb.load(tmp_path).rounds) == 1 and analyze(tmp_path, ["drift"])

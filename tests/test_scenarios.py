@@ -15,13 +15,13 @@ from fedbraid.data.dataset import Partition
 from fedbraid.errors import UserError
 from fedbraid.training.evaluation import by_group
 from fedbraid.training.evaluation import per_client as client_scores
-from fedbraid.training.simulation import Experiment
+from fedbraid.training.simulation import Simulation
 
 HALF = {"clients": 5, "dropout": 0.5}
 
 
-def who_arrives(experiment, round):
-    return sampling.arriving(5, 0.5, seed=experiment.config.seed, round=round)
+def who_arrives(simulation, round):
+    return sampling.arriving(5, 0.5, seed=simulation.config.seed, round=round)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold+disco", "fednova", "fedntd", "fedacd", "feddyn+asd", "qfair"])
@@ -30,8 +30,8 @@ def test_a_lost_client_might_as_well_not_have_been_asked(method, monkeypatch):
     lossy = federation(method, sampling=HALF, rounds=4)
     lines = [lossy.advance() for _ in range(4)]
     kept = federation(method, sampling={"clients": 5}, rounds=4)
-    everybody = Experiment.cohort
-    monkeypatch.setattr(Experiment, "cohort", lambda self: everybody(self).only(who_arrives(self, self.server.round)))
+    everybody = Simulation.cohort
+    monkeypatch.setattr(Simulation, "cohort", lambda self: everybody(self).only(who_arrives(self, self.server.round)))
     assert apart(held(lossy), held(advanced(kept))) <= 1e-12
     lost = [5 - len(who_arrives(lossy, t)) for t in range(4)]
     assert [line["lost"] for line in lines] == lost and 0 < sum(lost) < 20
@@ -44,7 +44,7 @@ def test_a_lost_client_might_as_well_not_have_been_asked(method, monkeypatch):
 
 
 def test_the_log_does_not_list_the_clients_of_a_large_cohort(monkeypatch):
-    monkeypatch.setattr("fedbraid.training.round_loop.MOST_LISTED", 5)
+    monkeypatch.setattr("fedbraid.training.federation.MOST_LISTED", 5)
     lines = [federation(sampling={"clients": n, "dropout": 0.5}).advance() for n in (5, 6)]
     assert len(lines[0]["client_ids"]) == 5 and lines[1]["client_ids"] is lines[1]["lost_ids"] is None
     assert [line["clients"] for line in lines] == [5, 6]
@@ -65,27 +65,27 @@ def test_bytes_go_down_to_everybody_and_come_up_from_those_who_arrive():
 
 
 def test_what_a_lost_client_keeps_stays_as_it_was():
-    experiment = federation("scaffold", sampling={"dropout": 0.5}, rounds=1)
+    simulation = federation("scaffold", sampling={"dropout": 0.5}, rounds=1)
     arrived = sampling.arriving(len(SIZES), 0.5, seed=0, round=0)
-    experiment.advance()
-    moved = experiment.store.read(range(len(SIZES)))["scaffold"]["c"].abs().sum(1) > 0
+    simulation.advance()
+    moved = simulation.store.read(range(len(SIZES)))["scaffold"]["c"].abs().sum(1) > 0
     assert moved.nonzero().flatten().tolist() == arrived.tolist() != list(range(len(SIZES)))
 
 
 @pytest.mark.parametrize("method", ["fedavgm+scaffold", "rfedavg_plus"])
 def test_a_round_in_which_everybody_is_lost_changes_nothing(method):
-    experiment = federation(method, sampling={"clients": 1, "dropout": 0.9}, rounds=8)
+    simulation = federation(method, sampling={"clients": 1, "dropout": 0.9}, rounds=8)
     seen_empty = 0
     for t in range(8):
-        before, line = held(experiment), experiment.advance()
+        before, line = held(simulation), simulation.advance()
         if not len(sampling.arriving(1, 0.9, seed=0, round=t)):
             seen_empty += 1
-            assert identical(before, held(experiment))
+            assert identical(before, held(simulation))
             assert line["train_loss"] is None and line["lost"] == 1 and line["finite"]
             assert line["lost_ids"] == line["client_ids"] and len(line["client_ids"]) == 1
             assert line["accuracy"] is not None
     assert 0 < seen_empty <= 8
-    assert experiment.finished
+    assert simulation.finished
 
 
 def test_a_lossy_run_resumes_to_the_same_bits(tmp_path):
@@ -120,25 +120,25 @@ def test_late_clients_come_when_they_should(population, late, first, more, seed)
 
 def test_nobody_takes_part_before_arriving():
     sampled = {"late": 0.7, "late_from": 3, "late_by": 5}
-    experiment = federation("fedavg", sampling=sampled, rounds=6)
+    simulation = federation("fedavg", sampling=sampled, rounds=6)
     arrivals = sampling.arrivals(len(SIZES), 0.7, 2, 4, seed=0)
     seen = []
     for t in range(6):
-        ids = experiment.cohort().ids
+        ids = simulation.cohort().ids
         assert ids.tolist() == np.flatnonzero(arrivals <= t).tolist()
         seen.append(len(ids))
-        experiment.advance()
+        simulation.advance()
     assert seen[0] == 2 and seen[-1] == len(SIZES) and seen == sorted(seen)
 
 
 def test_a_fixed_number_is_taken_from_those_who_are_there():
-    experiment = federation("fedavg", sampling={"clients": 2, "late": 0.5, "late_from": 2, "late_by": 2}, rounds=12)
+    simulation = federation("fedavg", sampling={"clients": 2, "late": 0.5, "late_from": 2, "late_by": 2}, rounds=12)
     early = set(np.flatnonzero(sampling.arrivals(len(SIZES), 0.5, 1, 1, seed=0) == 0).tolist())
-    assert set(experiment.cohort().ids.tolist()) < early
+    assert set(simulation.cohort().ids.tolist()) < early
     seen = set()
     for _ in range(12):
-        seen |= set(experiment.cohort().ids.tolist())
-        experiment.advance()
+        seen |= set(simulation.cohort().ids.tolist())
+        simulation.advance()
     assert seen == set(range(len(SIZES)))
 
 
@@ -281,14 +281,14 @@ def test_a_network_that_answers_nonsense_is_told_apart_from_one_that_draws():
 
 
 def test_a_round_too_large_for_memory_is_refused_with_what_fits(monkeypatch):
-    monkeypatch.setattr("fedbraid.training.requirements.free_memory", lambda device: 1000)
+    monkeypatch.setattr("fedbraid.training.validation.free_memory", lambda device: 1000)
     with pytest.raises(UserError, match=r"6 clients take .* set sampling.clients to \d or fewer$"):
         federation("skip")
     with pytest.raises(UserError, match=r"set sampling.clients to \d or fewer, or engine.chunk to a few$"):
         federation("fedavg", engine={"kind": "loop"})
     federation("fedavg")
     federation("fedavg", engine={"kind": "loop", "chunk": 2})
-    monkeypatch.setattr("fedbraid.training.requirements.free_memory", lambda device: 10**9)
+    monkeypatch.setattr("fedbraid.training.validation.free_memory", lambda device: 10**9)
     federation("skip")
 
 
@@ -297,8 +297,8 @@ def test_plans_that_cannot_be_held_are_refused():
         federation("fedavg", local={"steps": 10**9})
 
 
-def lines_of(experiment, rounds):
-    return [experiment.advance() for _ in range(rounds)]
+def lines_of(simulation, rounds):
+    return [simulation.advance() for _ in range(rounds)]
 
 
 def test_by_size_larger_clients_come_more_often_and_late_ones_once_they_are_there():

@@ -119,3 +119,9 @@ def test_starting_takes_little_longer_than_importing_torch(tmp_path):
         command.append(seconds(FIRST_ROUND, "--device", "cpu", "--out", str(tmp_path / str(turn))))
     assert min(fedbraid) < 1.5 * min(torch)
     assert min(command) < 1.8 * min(torch)
+
+
+def test_old_public_names_of_objects_warn():
+    user_objects = importlib.import_module("fedbraid.training.user_objects")
+    with pytest.warns(DeprecationWarning, match="Given is called UserObjects now"):
+        assert user_objects.Given is user_objects.UserObjects

@@ -15,9 +15,9 @@ from fedbraid.config.schema import from_dict
 from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
 from fedbraid.engines.joint import Joint, why_apart
 from fedbraid.strands import STRANDS, Prox
-from fedbraid.training.overrides import Given
-from fedbraid.training.shared_stack import Together, fit
+from fedbraid.training.shared_stack import SharedStack, fit
 from fedbraid.training.simulation import build
+from fedbraid.training.user_objects import UserObjects
 
 ROUNDING = 1e-12  # float64, three rounds; the contract is 1e-6
 CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
@@ -119,12 +119,12 @@ def test_clients_states_on_disk(tmp_path):
     settings = {"save": {"clients_on_disk": True}, "sampling": {"clients": 3}, "rounds": 6}
     joint = side_by_side("scaffold+moon", directory=tmp_path, **settings)
     alone = side_by_side("scaffold+moon", **settings | {"save": {}})
-    group = Together(joint)
+    group = SharedStack(joint)
     while group.going:
         group.advance()
-        for experiment in joint:
-            experiment.store.commit(experiment.store.save(f"clients-{experiment.server.round}.safetensors"))
-            assert not experiment.store._rows
+        for simulation in joint:
+            simulation.store.commit(simulation.store.save(f"clients-{simulation.server.round}.safetensors"))
+            assert not simulation.store._rows
     one_by_one(alone)
     assert all(apart(held(a), held(b)) <= ROUNDING for a, b in zip(joint, alone, strict=True))
 
@@ -150,7 +150,7 @@ def test_single_precision_agrees_to_its_rounding():
 
 def test_the_seconds_of_a_round_are_shared_by_samples():
     each = [{"local": {"batch": 4, "epochs": 1}}, {"local": {"batch": 4, "epochs": 3}}]
-    group = Together(side_by_side(each=each, seeds=[0]))
+    group = SharedStack(side_by_side(each=each, seeds=[0]))
     began = perf_counter()
     seconds = [line["seconds"] for line in group.advance().values()]
     assert 0.5 * (perf_counter() - began) < sum(seconds) < perf_counter() - began
@@ -277,8 +277,8 @@ def test_a_strand_that_looks_at_its_number_is_never_trained_wrongly():
         made = []
         for seed, most in ((0, 0.5), (0, 3.0), (1, 0.5)):
             config = from_dict({"rounds": 2, "seed": seed, "engine": {"device": "cpu", "dtype": "float64"}})
-            given = Given(DATA, ragged(DATA, seed), chain=Chooses(most) + Prox())
-            made.append(build(config, given, beside=made[0] if made else None))
+            objects = UserObjects(DATA, ragged(DATA, seed), chain=Chooses(most) + Prox())
+            made.append(build(config, objects, beside=made[0] if made else None))
         return made
 
     joint, alone = built(), built()
@@ -294,10 +294,10 @@ def test_a_mistake_that_has_nothing_to_do_with_numbers_is_raised():
     made = []
     for seed in (0, 1):
         config = from_dict({"seed": seed, "engine": {"device": "cpu"}})
-        given = Given(DATA, ragged(DATA, seed), chain=Wrong() + Prox())
-        made.append(build(config, given, beside=made[0] if made else None))
+        objects = UserObjects(DATA, ragged(DATA, seed), chain=Wrong() + Prox())
+        made.append(build(config, objects, beside=made[0] if made else None))
     with pytest.raises(RuntimeError, match="all is lost"):
-        Together(made).advance()
+        SharedStack(made).advance()
 
 
 # --- who can go together
@@ -316,16 +316,16 @@ def test_named_data_are_loaded_once():
     made = []
     for seed in (0, 1):
         config = from_dict({"seed": seed, "engine": {"device": "cpu"}})
-        made.append(build(config, Given(), beside=made[0] if made else None))
+        made.append(build(config, UserObjects(), beside=made[0] if made else None))
     assert made[0].clients.samples is made[1].clients.samples
     other = from_dict({"data": {"name": "synthetic"}, "partition": {"name": "natural"}, "engine": {"device": "cpu"}})
-    assert build(other, Given(), beside=made[0]).dataset.name == "synthetic"
+    assert build(other, UserObjects(), beside=made[0]).dataset.name == "synthetic"
 
 
 def noisy(seed, beside=None, level=0.2):
     part = replace(ragged(DATA, seed), noise=(level,) * 6, recipe={"seed": seed})
     config = from_dict({"seed": seed, "engine": {"device": "cpu", "dtype": "float64"}})
-    return build(config, Given(DATA, part), beside=beside)
+    return build(config, UserObjects(DATA, part), beside=beside)
 
 
 def test_runs_with_noise_of_their_own_hold_samples_of_their_own():
@@ -334,7 +334,7 @@ def test_runs_with_noise_of_their_own_hold_samples_of_their_own():
     assert not torch.equal(first.clients.samples.x, second.clients.samples.x)
     assert why_apart(first.engine, second.engine) == "the samples differ"
     config = from_dict({"engine": {"device": "cpu", "dtype": "float64"}})
-    plain = build(config, Given(DATA, ragged(DATA, 0)), beside=first)
+    plain = build(config, UserObjects(DATA, ragged(DATA, 0)), beside=first)
     assert why_apart(first.engine, plain.engine) == "the samples differ"
     assert torch.equal(plain.clients.samples.x, side_by_side()[0].clients.samples.x)
 
@@ -357,11 +357,13 @@ def test_what_cannot_go_together(what):
     engine = {"device": "cpu", "dtype": "float64", "kind": "stack", **own.get("engine", {})}
     (here,) = side_by_side("prox+asd", [0])
     base = {"method": "prox+asd", "model": {"name": "mlp", "hidden": [5]}, "local": {"batch": 4}}
-    there = build(from_dict({**base, **own, "engine": engine, "seed": 1}), Given(DATA, ragged(DATA, 1)), beside=here)
+    there = build(
+        from_dict({**base, **own, "engine": engine, "seed": 1}), UserObjects(DATA, ragged(DATA, 1)), beside=here
+    )
     assert reason in why_apart(here.engine, there.engine)
     again = build(
         from_dict({**base, "engine": engine | {"kind": "stack", "dtype": "float64", "chunk": 0}, "seed": 1}),
-        Given(DATA, ragged(DATA, 1)),
+        UserObjects(DATA, ragged(DATA, 1)),
         beside=here,
     )
     assert why_apart(here.engine, again.engine) is None
@@ -390,7 +392,7 @@ def test_networks_that_differ_in_what_does_not_travel():
     made = []
     for seed in (0, 1):
         config = from_dict({"engine": {"device": "cpu"}})
-        made.append(build(config, Given(DATA, ragged(DATA, 0), Turned(seed)), beside=made[0] if made else None))
+        made.append(build(config, UserObjects(DATA, ragged(DATA, 0), Turned(seed)), beside=made[0] if made else None))
     assert why_apart(made[0].engine, made[1].engine) == "the networks differ in more than their weights"
 
 
@@ -418,7 +420,7 @@ def test_a_run_that_reads_its_lines_a_round_late_leaves_the_same_files(tmp_path,
         compared(tmp_path / name, ["scaffold"], rounds=7, save={"every": 3})
         return {run.name: str(left_on_disk(run)) for run in (tmp_path / name / "scaffold").iterdir()}
 
-    launched, unread = Together.launch, []
+    launched, unread = SharedStack.launch, []
 
     def counted(self):
         lines = launched(self)
@@ -427,7 +429,7 @@ def test_a_run_that_reads_its_lines_a_round_late_leaves_the_same_files(tmp_path,
 
     late = []
     prompt = left("prompt")
-    monkeypatch.setattr(Together, "launch", counted)
-    monkeypatch.setattr(Together, "runs_ahead", True)
+    monkeypatch.setattr(SharedStack, "launch", counted)
+    monkeypatch.setattr(SharedStack, "runs_ahead", True)
     assert left("ahead") == prompt
     assert late == [1, 1, 0, 1, 1, 0, 0]  # all are read before the state is saved

@@ -15,8 +15,8 @@ from fedbraid.cli.user_input import several
 from fedbraid.config.schema import named
 from fedbraid.config.sweeps import variants
 from fedbraid.report.sweeps import sweeps
-from fedbraid.training.overrides import Given
 from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.user_objects import UserObjects
 
 pytestmark = pytest.mark.usefixtures("not_rendered")
 TINY = {"data": {"name": "digits", "samples": 120}, "rounds": 2, "model": "logistic", "partition": {"clients": 3}}
@@ -81,7 +81,7 @@ def test_a_variant_is_the_run_with_these_settings(tmp_path):
 def test_analyses_keep_variants_apart(tmp_path):
     fb.compare("fedavg", vary={"optimizer.lr": [0.2, 0.05]}, out=tmp_path, **TINY)
     (tmp_path / "report.html").unlink()  # so that it is made anew
-    reporting.write([tmp_path], ["cost"], given=Given())
+    reporting.write([tmp_path], ["cost"], objects=UserObjects())
     page = (tmp_path / "report.html").read_text()
     assert "fedavg lr=0.2" in page and "fedavg lr=0.05" in page
 

@@ -12,9 +12,9 @@ import fedbraid as fb
 from fedbraid import models
 from fedbraid.config.schema import from_dict
 from fedbraid.models.convolutional import PooledConv2d
-from fedbraid.training.overrides import Given
-from fedbraid.training.round_loop import Line
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.federation import Line
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects
 from peers.federation import Federation, fill, load
 from peers.wire import Wire, asked
 
@@ -39,7 +39,7 @@ class TwoConvolutions(nn.Module):
         return fb.Outputs(self.head(x), x)
 
 
-def experiment(federation: Federation, device: str, engine: str) -> Experiment:
+def simulation(federation: Federation, device: str, engine: str) -> Simulation:
     name, shape, classes = federation.model, federation.shape, federation.classes
     module = TwoConvolutions(shape, classes) if name == "two-convolutions" else models.build(name, shape, classes)
     fill(list(module.parameters()), federation.start)
@@ -57,13 +57,13 @@ def experiment(federation: Federation, device: str, engine: str) -> Experiment:
             "engine": {"kind": engine, "device": device, "precision": "high"},
         }
     )
-    return build(config, Given(dataset, partition, module))
+    return build(config, UserObjects(dataset, partition, module))
 
 
 def main() -> None:
     given = asked()
     torch.backends.cudnn.benchmark = False  # as FedBraid runs for its users
-    made = experiment(load(given.federation), given.device, given.engine)
+    made = simulation(load(given.federation), given.device, given.engine)
 
     def parameters() -> list[Tensor]:
         return list(made.model.layout.views(made.server.w).values())

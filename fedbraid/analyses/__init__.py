@@ -6,6 +6,7 @@ analyze("runs/mine", ["drift"])           of a recorded run: a table, numbers an
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from os import PathLike
@@ -20,7 +21,7 @@ from fedbraid.errors import UserError
 
 if TYPE_CHECKING:
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.training.overrides import Given
+    from fedbraid.training.user_objects import UserObjects
 
 __all__ = ["Analysis", "analyze", "headline"]
 
@@ -31,22 +32,27 @@ def analyze(
     run: str | PathLike[str] | Sequence[str | PathLike[str]],
     what: str | Sequence[str],
     *,
-    given: Given | None = None,
+    objects: UserObjects | None = None,
     device: str = "",
+    given: UserObjects | None = None,
 ) -> list[Analysis]:
     """Analyses of a recorded run, or of several; nothing in their directories changes.
 
     `what` is a name or several, perhaps with options: `["drift", "features(clients=3)"]`. Those that look at one run
-    are made of each run in turn, those that look at several at once (cost, privacy) once of all of them. `given` is
-    what the runs were given beside their configuration: a data set, a network, strands of your own.
+    are made of each run in turn, those that look at several at once (cost, privacy) once of all of them. `objects` is
+    what the runs were given beside their configuration: a data set, a network, strands of your own (`given` is its old
+    name).
     """
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.training.overrides import Given
+    from fedbraid.training.user_objects import UserObjects
 
+    if given is not None:
+        warnings.warn("analyze(given=…) is called objects now", DeprecationWarning, stacklevel=2)
+    objects = objects or given or UserObjects()
     places = [run] if isinstance(run, str | PathLike) else list(run)
     wanted = [_found(text) for text in ([what] if isinstance(what, str) else what)]
     with ExitStack() as locks:
-        runs = [Recorded(Path(place), given or Given(), device) for place in places]
+        runs = [Recorded(Path(place), objects, device) for place in places]
         for one in runs:
             locks.enter_context(one.directory.locked())
         return list(_made(wanted, runs))

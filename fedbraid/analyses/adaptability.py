@@ -43,7 +43,7 @@ def adaptability(run: Recorded, tau: float = 1 - 1e-5) -> Analysis:
     accuracy  of the model handed out, on a test set that follows each client's distribution, mean (Table 2)
     """
     run.need_classes("adaptability")
-    e, round = run.experiment, run.next_round
+    e, round = run.simulation, run.next_round
 
     def matrix(c: Client) -> Tree:
         P = class_matrix(c.start, c)

@@ -44,7 +44,7 @@ def bound(
     """
     constants = Constants(local_steps, lr, smoothness, noise, dissimilarity, gap, horizon, lam, deviation)
     steps, descent = whole("steps", steps), positive("descent", descent)
-    counts = run.experiment.clients.label_counts.cpu().double().numpy()
+    counts = run.simulation.clients.label_counts.cpu().double().numpy()
     n, d = counts.sum(1) / counts.sum(), discrepancies(metric, counts)
     theorem = Bound(n, d, constants)
     best, closed = theorem.least(), theorem.least_reformulated()

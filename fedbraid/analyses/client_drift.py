@@ -21,7 +21,7 @@ def drift(run: Recorded) -> Analysis:
     """Drift over the rounds in which the log has it; else in the round that would come next."""
     seen = [line for line in run.rounds if "drift.variance" in line]
     lines: list[dict[str, Any]] = seen or [
-        {"round": run.experiment.server.round + 1}
+        {"round": run.simulation.server.round + 1}
         | {f"drift.{key}": value for key, value in measure_drift(run.next_round).items()}
     ]
     columns = {"round": [line["round"] for line in lines]}

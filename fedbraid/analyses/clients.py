@@ -83,10 +83,10 @@ def gradients(run: Recorded, point: Tensor) -> Tensor:
     It is the mean over one pass through the client's samples, in batches as they are trained on: the gradient of the
     client's objective with what strands add to it or correct, for what the server sends in that round.
     """
-    job, chain = run.next_round.job, run.experiment.chain
+    job, chain = run.next_round.job, run.simulation.chain
     asked = replace(job, sent=job.sent | {At.name: {"point": point}})
     g = _replies(run, asked, chain + At(), Reveal()).each(f"{At.name}.gradient")
-    frozen = run.experiment.model.frozen
+    frozen = run.simulation.model.frozen
     return g if frozen is None else g.masked_fill(frozen, 0.0)
 
 
@@ -98,7 +98,7 @@ def task_gradients(run: Recorded, point: Tensor) -> Tensor:
 
 def _replies(run: Recorded, job: Job, chain: Chain, optimizer: Optimizer | None = None) -> Stacked:
     """What clients reply to a job by the run's engine, with another chain and one pass over their data."""
-    engine = run.experiment.local
+    engine = run.simulation.local
     other = replace(
         engine,
         job=replace(engine.job, chain=chain, optimizer=optimizer or engine.job.optimizer),
@@ -106,5 +106,5 @@ def _replies(run: Recorded, job: Job, chain: Chain, optimizer: Optimizer | None 
         chunk=run.config.engine.chunk,
         kind="stack" if engine.kind == "compiled" else engine.kind,
     )
-    with run.experiment.threads():
+    with run.simulation.threads():
         return other.run(job)

@@ -40,7 +40,7 @@ def correlation(x: np.ndarray, y: np.ndarray) -> float | None:
 
 def accuracies(run: Recorded, round: TrainedRound) -> np.ndarray:
     """[C] each local model's accuracy on the test set."""
-    e = run.experiment
+    e = run.simulation
     pairs = zip(round.models, round.buffers, strict=True)
     return np.array([evaluate(e.model, w, buffers, e.test)[0]["accuracy"] for w, buffers in pairs])
 
@@ -53,7 +53,7 @@ def discrepancy(run: Recorded, initial: bool = False) -> Analysis:
     run.need_classes("discrepancy")
     round = run.first_round if initial else run.next_round
     ids = round.cohort.ids
-    counts = run.experiment.clients.label_counts.cpu().double().numpy()[ids]
+    counts = run.simulation.clients.label_counts.cpu().double().numpy()[ids]
     size = counts.sum(1) / counts.sum()
     apart = {metric: discrepancies(metric, counts) for metric in METRICS}
     accuracy = accuracies(run, round)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def fairness(run: Recorded) -> Analysis:
     """The accuracy on each client and each class of the model that the run hands out."""
     run.need_classes("fairness")
-    e = run.experiment
+    e = run.simulation
     metrics, correct = evaluate(e.model, *e.deployed(), e.test)
     counts = e.clients.label_counts.cpu().numpy()
     scored = Scored(metrics["per_class"], correct, e.partition, counts)

@@ -59,7 +59,7 @@ def features(run: Recorded, clients: int = 3, samples: int = 100) -> Analysis:
         for k, index in shown.items():
             columns["when"] += [when] * len(index)
             columns["client"] += [int(round.cohort.ids[k])] * len(index)
-            columns["class"] += run.experiment.clients.samples.y[index].tolist()
+            columns["class"] += run.simulation.clients.samples.y[index].tolist()
         columns["x"] += flat[:, 0].tolist()
         columns["y"] += flat[:, 1].tolist()
 
@@ -99,7 +99,7 @@ def embedded(values: Floats) -> Floats:
 
 def _shown(run: Recorded, clients: int, samples: int) -> dict[int, Tensor]:
     """For some places in the cohort, which samples are drawn."""
-    e, ids = run.experiment, run.next_round.cohort.ids
+    e, ids = run.simulation, run.next_round.cohort.ids
     chosen = {}
     for k in range(min(clients, len(ids))):
         own = e.clients.own(int(ids[k]))
@@ -110,7 +110,7 @@ def _shown(run: Recorded, clients: int, samples: int) -> dict[int, Tensor]:
 
 @torch.no_grad()
 def _features(run: Recorded, w: Tensor, buffers: Tensor, index: Tensor) -> Floats:
-    e = run.experiment
+    e = run.simulation
     values: Floats = e.model.predict(w, buffers, e.clients.samples.inputs(index)).features.double().cpu().numpy()
     return values
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def class_accuracies(run: Recorded, models: Tensor, buffers: Tensor) -> Floats:
     """[C, classes] the test accuracy of each of some models [C, D] on every class; NaN where a class is not tested."""
-    e = run.experiment
+    e = run.simulation
     each = [evaluate(e.model, w, b, e.test)[0]["per_class"] for w, b in zip(models, buffers, strict=True)]
     return np.array(each, dtype=np.float64)
 
@@ -39,7 +39,7 @@ def forgetting(run: Recorded) -> Analysis:
     else:
         before = class_accuracies(run, round.received, round.received_buffers)
     after = class_accuracies(run, round.models, round.buffers)
-    counts = run.experiment.label_counts[round.cohort.ids].astype(np.float64)
+    counts = run.simulation.label_counts[round.cohort.ids].astype(np.float64)
     shares = counts / counts.sum(1, keepdims=True)
     change, rare = after - before, shares < 1 / shares.shape[1]
     ids = round.cohort.ids

@@ -79,7 +79,7 @@ def hessian(
 
 
 def _loss(run: Recorded, samples: int) -> Loss:
-    e = run.experiment
+    e = run.simulation
     w, buffers = e.deployed()
     if not w.isfinite().all():
         raise UserError(f"the model of {run.path} is not finite, so it has no Hessian")

@@ -39,7 +39,7 @@ def interpolation(run: Recorded, pairs: int = 3, points: int = 11, initial: bool
     """
     run.need_classes("interpolation")
     points = whole("points", points, 2)
-    round, e = run.first_round if initial else run.next_round, run.experiment
+    round, e = run.first_round if initial else run.next_round, run.simulation
     sizes, alone = e.clients.sizes[round.cohort.ids], accuracies(run, round)
     if len(sizes) < 2:
         raise UserError("interpolation needs two clients in a round; set sampling.clients to 2 or more")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.training.simulation import Experiment
+    from fedbraid.training.simulation import Simulation
 
 
 def personal(run: Recorded) -> Analysis:
@@ -27,7 +27,7 @@ def personal(run: Recorded) -> Analysis:
     personal  of the models that strands make of it with what they keep on each client, where one does
     """
     run.need_classes("personal")
-    e, round = run.experiment, run.next_round
+    e, round = run.simulation, run.next_round
     ids = round.cohort.ids
 
     def own(client: int, w: Tensor, buffers: Tensor) -> float | None:
@@ -74,7 +74,7 @@ def personal(run: Recorded) -> Analysis:
     )
 
 
-def personalised(e: Experiment, w: Tensor, kept: dict[str, Tree]) -> Tensor:
+def personalised(e: Simulation, w: Tensor, kept: dict[str, Tree]) -> Tensor:
     """A client's own model, from the one handed out and what strands keep on the client."""
     for strand in e.chain.using("personalise"):
         w = strand.personalise(w, kept.get(strand.name, {}), e.setup)

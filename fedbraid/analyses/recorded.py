@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,9 +18,9 @@ from fedbraid.core.tree import Tree
 from fedbraid.engines.local_engine import Store
 from fedbraid.errors import UserError
 from fedbraid.report.run_groups import RunRecord
-from fedbraid.training.overrides import Given, check_brought
 from fedbraid.training.run_directory import RunDirectory
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects, check_supplied
 from fedbraid.training.watches import TrainedRound
 
 
@@ -40,11 +41,11 @@ class Unwritten:
 class Recorded:
     """A run directory: its configuration and log at once, the federation as its last checkpoint left it when asked.
 
-    `given` is what the run was given beside its configuration (a data set, a network, strands of one's own).
+    `objects` is what the run was given beside its configuration (a data set, a network, strands of one's own).
     """
 
     path: Path
-    given: Given = Given()
+    objects: UserObjects = UserObjects()
     device: str = ""  # where the federation is rebuilt; "" = where its configuration says
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class Recorded:
 
     @cached_property
     def chain(self) -> Chain:
-        return self.given.chain_of(self.config)
+        return self.objects.chain_of(self.config)
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
@@ -69,18 +70,24 @@ class Recorded:
         return self.directory.rounds()
 
     @cached_property
-    def experiment(self) -> Experiment:
+    def simulation(self) -> Simulation:
         """The federation after the last checkpoint. Training its clients changes neither it nor the directory."""
-        check_brought(
+        check_supplied(
             self.config,
-            self.given,
+            self.objects,
             self.path,
             "analyse it in Python: fedbraid.analyses.analyze(…, given=Given({table}=…))",
         )
-        experiment = build(self._here, self._as_begun, self.directory.states)
-        self.directory.read(experiment)
-        experiment.local.store = Unwritten(experiment.store)
-        return experiment
+        simulation = build(self._here, self._as_begun, self.directory.states)
+        self.directory.read(simulation)
+        simulation.local.store = Unwritten(simulation.store)
+        return simulation
+
+    @property
+    def experiment(self) -> Simulation:
+        """Old name of `simulation`."""
+        warnings.warn("Recorded.experiment is called simulation now", DeprecationWarning, stacklevel=2)
+        return self.simulation
 
     @cached_property
     def next_round(self) -> TrainedRound:
@@ -88,30 +95,30 @@ class Recorded:
 
         Clients train as a run trains them: by its engine, from what strands send and keep.
         """
-        return trained_round(self.experiment)
+        return trained_round(self.simulation)
 
     @cached_property
     def first_round(self) -> TrainedRound:
         """The run's first round once more, from the model that it began with."""
-        return trained_round(build(self._here, self._as_begun, beside=self.experiment))
+        return trained_round(build(self._here, self._as_begun, beside=self.simulation))
 
     @property
     def record(self) -> RunRecord:
         """The run as a report takes it."""
         config = self.config
-        counts = self.experiment.label_table
+        counts = self.simulation.label_table
         averages = self.chain.averaging
         return RunRecord(config.called, config.seed, tuple(self.rounds), to_dict(config), counts, averages)
 
     def need_classes(self, analysis: str) -> None:
         """Refuse a regression, which has no classes to look at one by one."""
-        dataset = self.experiment.dataset
+        dataset = self.simulation.dataset
         if dataset.task != "classification":
             raise UserError(f"{analysis} looks at classes, but {dataset.name} is a regression; leave it out")
 
     @cached_property
-    def _as_begun(self) -> Given:
-        return self.directory.as_begun(self.given)
+    def _as_begun(self) -> UserObjects:
+        return self.directory.with_initial(self.objects)
 
     @property
     def _here(self) -> Config:
@@ -122,7 +129,7 @@ class Recorded:
         return replace(self.config, engine=replace(engine, device=self.device or engine.device, kind="auto"))
 
 
-def trained_round(e: Experiment) -> TrainedRound:
+def trained_round(e: Simulation) -> TrainedRound:
     """The federation's next round, without its becoming the federation's."""
     flow = one_round(e.chain, e.lr, e.setup, e.server, e.cohort(), e.config.seed)
     with e.threads(), torch.no_grad():

@@ -9,13 +9,13 @@ from fedbraid.analyses import Analysis, analyze, of_several
 from fedbraid.analyses.recorded import Recorded
 from fedbraid.errors import UserError
 from fedbraid.report.analysed import FOLDER, refresh
-from fedbraid.training.overrides import Given
 from fedbraid.training.results import write_report
 from fedbraid.training.run_directory import SEEDS
+from fedbraid.training.user_objects import UserObjects
 
 
 def write(
-    places: Sequence[Path], what: Sequence[str], out: Path | None = None, *, given: Given, device: str = ""
+    places: Sequence[Path], what: Sequence[str], out: Path | None = None, *, objects: UserObjects, device: str = ""
 ) -> list[tuple[Path, Analysis]]:
     """Make analyses of recorded runs, or of the runs of a comparison, and write them; each with its picture's path.
 
@@ -30,10 +30,10 @@ def write(
     made: list[tuple[Path, Analysis]] = []
 
     def make(names: list[str], of: Sequence[Path], place: Path) -> None:
-        analyses = analyze(of, names, given=given, device=device)
+        analyses = analyze(of, names, objects=objects, device=device)
         made.extend((analysis.write(out or place / FOLDER)[-1], analysis) for analysis in analyses)
         if analyses and not out and not refresh(place):
-            recorded = [Recorded(run, given, device) for run in of]
+            recorded = [Recorded(run, objects, device) for run in of]
             write_report(place, [run.record for run in recorded], recorded[0].config)
 
     if out and len(runs) > 1 and single:

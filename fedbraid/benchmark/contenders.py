@@ -18,9 +18,9 @@ from fedbraid.core.precision import Precision
 from fedbraid.core.sampling import fixed
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.cpu import keep_freed_memory
-from fedbraid.training.overrides import Given
-from fedbraid.training.round_loop import Line
+from fedbraid.training.federation import Line
 from fedbraid.training.simulation import build, partition_of
+from fedbraid.training.user_objects import UserObjects
 
 Round = Callable[[int], int]
 """Runs the round of that number and says how many samples were trained on."""
@@ -31,16 +31,16 @@ def engine(
 ) -> tuple[Round, str]:
     """FedBraid, and the kind of engine it is."""
     config = work.config(device, kind, evaluated=evaluated, precision=precision)
-    experiment = build(config, Given(data=work.dataset(TESTED if evaluated else 10)))
-    clients, unread = experiment.clients, list[Line]()
+    simulation = build(config, UserObjects(data=work.dataset(TESTED if evaluated else 10)))
+    clients, unread = simulation.clients, list[Line]()
 
     def one(number: int) -> int:
-        unread.append(experiment.launch())
+        unread.append(simulation.launch())
         while len(unread) > (device != "cpu"):  # lines of the log are read a round late there, as in a run
             unread.pop(0)()
         return int(clients.sizes[_sampled(config, len(clients), number)].sum()) * config.local.epochs
 
-    return one, experiment.engine.kind
+    return one, simulation.engine.kind
 
 
 def usual_loop(work: Work, device: str) -> Round:

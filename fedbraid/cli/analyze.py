@@ -42,7 +42,7 @@ def analyze(
     from fedbraid.analyses.index import OF_ONE, OF_SEVERAL
     from fedbraid.analyses.reporting import write
     from fedbraid.cli.user_input import load_network, load_strands
-    from fedbraid.training.overrides import Given
+    from fedbraid.training.user_objects import UserObjects
 
     if not runs:
         if as_json:
@@ -51,8 +51,8 @@ def analyze(
             out.print(entry_table("analysis", (*OF_ONE, *OF_SEVERAL)))
         return
     names = [e.name for e in (*OF_ONE, *OF_SEVERAL)] if what == "all" else listed(what)
-    given = Given(model=load_network(model), strands=load_strands(strand), data_dir=data_dir)
-    made = write(runs, names, place, given=given, device=device)
+    objects = UserObjects(model=load_network(model), strands=load_strands(strand), data_dir=data_dir)
+    made = write(runs, names, place, objects=objects, device=device)
     if as_json:
         print_json({str(path): analysis.numbers for path, analysis in made})
         return

@@ -11,7 +11,7 @@ from fedbraid.core.options import Conditional, conditional
 from fedbraid.errors import UserError
 
 
-def refuse_unheard(runs: Sequence[tuple[Config, Chain]], beside: Sequence[tuple[Config, Chain]] = ()) -> None:
+def refuse_inert(runs: Sequence[tuple[Config, Chain]], beside: Sequence[tuple[Config, Chain]] = ()) -> None:
     """Refuse a value that another setting keeps from having any effect.
 
     Where that other one is varied, a run beside may hear it: `--vary schedule.shape=step,cosine --set

@@ -61,7 +61,7 @@ def varied(config: Config, variant: Mapping[str, Any]) -> Config:
     return from_dict(values)
 
 
-def check_heard(variant: Mapping[str, Any], chain: Chain, settled: Sequence[str]) -> None:
+def check_varied(variant: Mapping[str, Any], chain: Chain, settled: Sequence[str]) -> None:
     """Whether the run that is asked for has these values: a number in the method's own words would win over them."""
     strands = {s.name: s for s in chain}
     for key, value in variant.items():

@@ -33,9 +33,9 @@ from fedbraid.errors import UserError
 from fedbraid.strands import parser as methods
 from fedbraid.strands.weights import Uniform
 from fedbraid.training.failures import in_hook
-from fedbraid.training.overrides import Given
 from fedbraid.training.run_directory import RunDirectory
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects
 
 TOLERANCE = 1e-6
 SIZES = (1, 3, 7, 12, 20, 33)
@@ -113,17 +113,17 @@ def padding_changes_nothing(chain: Chain) -> None:
 
 def order_of_clients_changes_nothing(chain: Chain) -> None:
     order = np.array([2, 0, 3, 1])
-    job, experiment = a_job(chain)
-    here = experiment.local.run(job)
-    job, experiment = a_job(chain)  # anew: running a job moves clients' states on
-    there = experiment.local.run(_permuted(job, order))
+    job, simulation = a_job(chain)
+    here = simulation.local.run(job)
+    job, simulation = a_job(chain)  # anew: running a job moves clients' states on
+    there = simulation.local.run(_permuted(job, order))
     for key, value in here.uploads.items():
         _close(value[torch.as_tensor(order)], there.uploads[key], f"upload {key!r} depends on the order of clients")
 
 
 def a_clients_data_stay_its_own(chain: Chain) -> None:
-    job, experiment = a_job(chain)
-    before = experiment.local.run(job)
+    job, simulation = a_job(chain)
+    before = simulation.local.run(job)
     other_job, other = a_job(chain, disturbed=int(job.cohort.ids[1]))
     after = other.local.run(replace(job, cohort=other_job.cohort))
     others = torch.tensor([0, 2, 3])
@@ -185,8 +185,8 @@ def default_is_not_fedavg(chain: Chain) -> None:
 
 
 def hooks_change_nothing_in_place(chain: Chain) -> None:
-    job, experiment = a_job(chain, "loop")
-    engine, ids = experiment.local, [int(i) for i in job.cohort.ids]
+    job, simulation = a_job(chain, "loop")
+    engine, ids = simulation.local, [int(i) for i in job.cohort.ids]
     plans = engine.plans(job.seed, job.round, ids)
     given = engine.given(job, engine.store.read(ids), Part(np.arange(len(ids)), ids, plans))
     before = [t.clone() for t in leaves(given.tensors)]
@@ -199,18 +199,18 @@ def sums_are_enough(chain: Chain) -> None:
     hidden = chain.sum_only
     if not hidden:
         raise NotApplicable("it declares no uploads of which sums are enough")
-    experiment = federation(chain, "stack")
+    simulation = federation(chain, "stack")
     came: set[str] = set()
-    for _ in range(experiment.config.rounds):
-        flow = next_round(experiment)
+    for _ in range(simulation.config.rounds):
+        flow = next_round(simulation)
         job = next(flow)
         try:
             while True:
-                replies = experiment.local.run(job)
+                replies = simulation.local.run(job)
                 came |= replies.uploads.keys()
                 job = flow.send(OnlySums(replies, hidden))
         except StopIteration as done:
-            experiment.server = done.value
+            simulation.server = done.value
     if hidden - came:
         raise Broken(f"sums of {', '.join(sorted(hidden - came))} are said to be enough, and no client uploads that")
 
@@ -266,7 +266,7 @@ def federation(
     directory: Path | None = None,
     seed: int = 0,
     hidden: Sequence[int] = (4,),
-) -> Experiment:
+) -> Simulation:
     """Six ragged clients, four of them in a round; `disturbed` is a client whose inputs are changed."""
     rng = stream(seed, "check")
     total = sum(SIZES)
@@ -290,14 +290,14 @@ def federation(
             "engine": {"kind": kind, "device": "cpu", "dtype": "float64", "chunk": chunk},
         }
     )
-    return build(config, Given(data=dataset, partition=partition, chain=chain), directory)
+    return build(config, UserObjects(data=dataset, partition=partition, chain=chain), directory)
 
 
-def finished(experiment: Experiment) -> Tensor:
+def finished(simulation: Simulation) -> Tensor:
     """The model after the last round."""
-    while not experiment.finished:
-        experiment.advance()
-    return experiment.deployed()[0]
+    while not simulation.finished:
+        simulation.advance()
+    return simulation.deployed()[0]
 
 
 def trained(chain: Chain, kind: str, **options: Any) -> Tensor:
@@ -314,27 +314,27 @@ def _fedavg(uniform: bool) -> Tensor:
     return trained(Chain((Uniform(),)) if uniform else Chain(), "stack")
 
 
-def a_job(chain: Chain, kind: str = "stack", *, disturbed: int | None = None) -> tuple[Job, Experiment]:
+def a_job(chain: Chain, kind: str = "stack", *, disturbed: int | None = None) -> tuple[Job, Simulation]:
     """The training job of the third round, when strands have state, and the federation it belongs to."""
-    experiment = federation(chain, kind, rounds=4)
+    simulation = federation(chain, kind, rounds=4)
     for _ in range(2):
-        experiment.advance()
+        simulation.advance()
     if disturbed is not None:  # the same state, other data
         other = federation(chain, kind, rounds=4, disturbed=disturbed)
-        other.server = experiment.server
+        other.server = simulation.server
         ids = range(len(SIZES))
         if other.store.blank:
-            other.store.write(ids, experiment.store.read(ids))
-        experiment = other
-    flow = next_round(experiment)
+            other.store.write(ids, simulation.store.read(ids))
+        simulation = other
+    flow = next_round(simulation)
     job = next(flow)
     if job.kind == "probe":
-        job = flow.send(experiment.local.run(job))
-    return job, experiment
+        job = flow.send(simulation.local.run(job))
+    return job, simulation
 
 
-def next_round(experiment: Experiment) -> Generator[Job, Replies | None, Server]:
-    e = experiment
+def next_round(simulation: Simulation) -> Generator[Job, Replies | None, Server]:
+    e = simulation
     return one_round(e.chain, e.lr, e.setup, e.server, e.cohort(), e.config.seed)
 
 

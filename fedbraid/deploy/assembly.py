@@ -41,10 +41,10 @@ from fedbraid.errors import UserError
 from fedbraid.storage.client_store import ClientStore
 from fedbraid.strands import parser as methods
 from fedbraid.training.network import network_of
-from fedbraid.training.overrides import HELD_ELSEWHERE, Given
-from fedbraid.training.requirements import check_effect, check_fit, check_memory, check_needs
 from fedbraid.training.resolve import options_of, with_numbers
 from fedbraid.training.simulation import setup_of
+from fedbraid.training.user_objects import HELD_ELSEWHERE, UserObjects
+from fedbraid.training.validation import check_effect, check_fit, check_memory, check_needs
 from fedbraid.training.watches import find_watches
 
 TOLD = ("method", "rounds", "seed", "strands", "model", "sampling", "local", "optimizer", "augment", "buffers")
@@ -57,24 +57,24 @@ def assembled(
     register: Register,
     patience: Patience,
     states: Path,
-    given: Given,
+    objects: UserObjects,
     secrecy: Secrecy | None = None,
 ) -> Remote:
     """The federation before its first round, and before anybody is there."""
     config = replace(config, save=replace(config.save, every=1, clients_on_disk=False))
     device, dtype = ready(config)
-    chain = methods.parse(config.method, config.strands, given.strands)
+    chain = methods.parse(config.method, config.strands, objects.strands)
     check_needs(config, chain)
-    dataset = None if config.data.name == BY_CLIENTS else _loaded(config, given)
+    dataset = None if config.data.name == BY_CLIENTS else _loaded(config, objects)
     facts = Facts.of(dataset) if dataset else Facts.read(config.data.options)
     like, population = facts.made_up(), len(register.roster)
     accuracy_or_loss = replace(config, evaluate=replace(config.evaluate, per_client=False))  # clients tell either
     check_fit(accuracy_or_loss, chain, like, population)
-    if not given.begun:
+    if not objects.begun:
         check_effect(chain, like)
     _check_rounds(config, patience, population)
-    model = network_of(config, chain, like, given.model)
-    model = model if given.weights is None else model.beginning_with(given.weights)
+    model = network_of(config, chain, like, objects.model)
+    model = model if objects.weights is None else model.beginning_with(objects.weights)
     stand_in = Clients.of(like, Partition((np.arange(2),)), dtype, device)
     setup = setup_of(config, model, like, stand_in, population)
     check_memory(config, setup)
@@ -110,8 +110,8 @@ def assembled(
     )
 
 
-def _loaded(config: Config, given: Given) -> Dataset:
-    dataset = data.load(config.data.name, given.data_dir, **config.data.options)
+def _loaded(config: Config, objects: UserObjects) -> Dataset:
+    dataset = data.load(config.data.name, objects.data_dir, **config.data.options)
     check_dataset(dataset)
     return dataset
 
@@ -179,14 +179,14 @@ def _hello(register: Register, greeting: dict[str, Any], setup: Setup, number: i
     return Letter("hello", register.run, NO_ROUND, greeting | {"client": number}, model)
 
 
-def resolved(federation: Remote, given: Given) -> Config:
+def resolved(federation: Remote, objects: UserObjects) -> Config:
     """The configuration as it is recorded, with every default written out."""
     config = federation.config
     named = config.data
     if named.name != BY_CLIENTS:
         named = replace(named, options=options_of(data.describe(), named))
     network = config.model
-    if given.model is None:
+    if objects.model is None:
         network = replace(network, options=options_of(models.describe(), network))
     return replace(
         with_numbers(federation),

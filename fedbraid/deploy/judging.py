@@ -13,7 +13,7 @@ from fedbraid.deploy.remote import Judge
 from fedbraid.deploy.scores import Part
 from fedbraid.engines.samples import Samples
 from fedbraid.training.evaluation import launch_evaluation
-from fedbraid.training.round_loop import Line
+from fedbraid.training.federation import Line
 
 
 def by_server(config: Config, model: Model, test: Samples, mail: Mail, task: Task) -> Judge:

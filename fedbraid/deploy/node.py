@@ -44,8 +44,8 @@ from fedbraid.errors import UserError
 from fedbraid.strands import parser as methods
 from fedbraid.training.evaluation import evaluate
 from fedbraid.training.network import network_of
-from fedbraid.training.overrides import Given
 from fedbraid.training.simulation import setup_of
+from fedbraid.training.user_objects import UserObjects
 
 if TYPE_CHECKING:
     from fedbraid.deploy.identity import Identity
@@ -211,8 +211,8 @@ class Node:
         except UserError as error:
             raise OwnMatter(str(error), "its data cannot be read") from error
         named = self.network is not None and models.name_of(self.network) == config.model.name
-        given = Given(model=self.network if named else None, strands=tuple(self.own))
-        desk = _desk(config, Facts.read(facts), hello, held, given)
+        objects = UserObjects(model=self.network if named else None, strands=tuple(self.own))
+        desk = _desk(config, Facts.read(facts), hello, held, objects)
         if self.secure and not desk.hidden >= MODEL:
             raise Refused("it takes part only where the server learns models as sums (serve --secure)")
         return desk
@@ -304,9 +304,9 @@ class Desk:
         )
 
 
-def _desk(config: Config, facts: Facts, hello: Letter, held: Held, given: Given) -> Desk:
+def _desk(config: Config, facts: Facts, hello: Letter, held: Held, objects: UserObjects) -> Desk:
     device, dtype = ready(config)
-    chain = methods.parse(config.method, config.strands, given.strands)
+    chain = methods.parse(config.method, config.strands, objects.strands)
     dataset = facts.fitted(held.dataset)
     samples = Samples.of(dataset, noisy(dataset, held.partition), dtype, device, config.augment)
     own, number = np.asarray(held.partition.clients[held.client], dtype=np.int64), hello.count("client")
@@ -317,7 +317,7 @@ def _desk(config: Config, facts: Facts, hello: Letter, held: Held, given: Given)
         counts = np.bincount(ranges(clients.samples.labels, np.array(facts.ranges)), minlength=LABEL_RANGES)
         clients = replace(clients, label_counts=torch.as_tensor(counts)[None].to(clients.label_counts))
     clients = replace(clients, numbers=np.array([number]))
-    model = network_of(config, chain, dataset, given.model)
+    model = network_of(config, chain, dataset, objects.model)
     setup = setup_of(config, model, dataset, clients, hello.count("population", 1))
     if hello.told.get("network") != setup.layout.told:
         raise Refused(f"the parameters of its network {config.model.name!r} have other names or shapes here")

@@ -24,8 +24,8 @@ from fedbraid.deploy.register import Register
 from fedbraid.deploy.secrecy import Fewer, TooFew
 from fedbraid.deploy.secrecy import told as secret_and_open
 from fedbraid.errors import UserError
+from fedbraid.training.federation import Federation, Line
 from fedbraid.training.model_inputs import Inputs
-from fedbraid.training.round_loop import Federation, Line
 
 log = logging.getLogger("fedbraid")
 

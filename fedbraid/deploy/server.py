@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedbraid import models
-from fedbraid.config.inert import refuse_unheard
+from fedbraid.config.inert import refuse_inert
 from fedbraid.config.schema import Config
 from fedbraid.core.strand import Strand
 from fedbraid.deploy.assembly import assembled, resolved
@@ -16,10 +16,10 @@ from fedbraid.deploy.remote import Patience, Remote
 from fedbraid.deploy.secrecy import BOUND, Secrecy
 from fedbraid.deploy.transport import InProcess, Transport
 from fedbraid.engines.device import device_of
-from fedbraid.training.overrides import Given
 from fedbraid.training.results import Run
 from fedbraid.training.run_directory import RunDirectory
-from fedbraid.training.run_writer import OnRound, Recording
+from fedbraid.training.run_writer import OnRound, RunWriter
+from fedbraid.training.user_objects import UserObjects
 
 
 def conduct(
@@ -55,18 +55,18 @@ def conduct(
     """
     patience = Patience(min_clients, seconds, tries, pause)
     secrecy = Secrecy(bound, threshold, verify) if secure else None
-    given = Given(model=network, strands=tuple(own), data_dir=data_dir)
-    recording = _prepared(config, transport, roster, Path(out), resume, patience, given, secrecy)
-    federation = recording.experiment
-    with recording.locked():
-        recording.check(resume)
+    objects = UserObjects(model=network, strands=tuple(own), data_dir=data_dir)
+    writer = _prepared(config, transport, roster, Path(out), resume, patience, objects, secrecy)
+    federation = writer.simulation
+    with writer.locked():
+        writer.check(resume)
         federation.register.open()
-        recording.open()
+        writer.open()
         if not federation.finished:
             federation.gather()
         while not federation.finished:
-            recording.note(federation.advance(), on_round)
-        return recording.result()
+            writer.note(federation.advance(), on_round)
+        return writer.result()
 
 
 def check_federation(
@@ -84,14 +84,14 @@ def check_federation(
     """Refuse what `conduct` would refuse before anybody is there. Nothing is written, and no GPU is taken."""
     device_of(config.engine.device)
     here = replace(config, engine=replace(config.engine, device="cpu"))
-    given = Given(model=network, strands=tuple(own), data_dir=data_dir)
+    objects = UserObjects(model=network, strands=tuple(own), data_dir=data_dir)
     secrecy = Secrecy() if secure else None
     nobody, patience = InProcess({}), Patience(min_clients)
-    recording = _prepared(here, nobody, roster, Path(out), resume, patience, given, secrecy)
-    recording.config = replace(recording.config, engine=replace(recording.config.engine, device=config.engine.device))
-    recording.check(resume)
-    if recording.experiment.register.file.exists():
-        recording.experiment.register.open()
+    writer = _prepared(here, nobody, roster, Path(out), resume, patience, objects, secrecy)
+    writer.config = replace(writer.config, engine=replace(writer.config.engine, device=config.engine.device))
+    writer.check(resume)
+    if writer.simulation.register.file.exists():
+        writer.simulation.register.open()
 
 
 def _prepared(
@@ -101,15 +101,15 @@ def _prepared(
     out: Path,
     resume: bool,
     patience: Patience,
-    given: Given,
+    objects: UserObjects,
     secrecy: Secrecy | None,
-) -> Recording[Remote]:
+) -> RunWriter[Remote]:
     """The federation and its directory, where everything fits together as far as the configuration says."""
     directory = RunDirectory(out)
     register = Register(directory.path / "federation.json", tuple(roster), secrecy is not None)
-    given = directory.as_begun(given) if resume else given
+    objects = directory.with_initial(objects) if resume else objects
     if not directory.started:  # one that was goes on with settings that were allowed then
-        refuse_unheard([(config, given.chain_of(config))])
-    federation = assembled(config, transport, register, patience, directory.states, given, secrecy)
-    weights = federation.model.tensors if given.model is not None else None
-    return Recording(federation, resolved(federation, given), directory, weights)
+        refuse_inert([(config, objects.chain_of(config))])
+    federation = assembled(config, transport, register, patience, directory.states, objects, secrecy)
+    weights = federation.model.tensors if objects.model is not None else None
+    return RunWriter(federation, resolved(federation, objects), directory, weights)

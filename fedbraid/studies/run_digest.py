@@ -9,15 +9,15 @@ from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 from fedbraid import data, models
-from fedbraid.config.inert import refuse_unheard
+from fedbraid.config.inert import refuse_inert
 from fedbraid.config.registry import Entry, find
 from fedbraid.config.schema import Config, Named, from_dict, optimizer_of, to_dict
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.strands import parser as methods
 from fedbraid.studies.recipe import Settings
-from fedbraid.training.requirements import check_needs
 from fedbraid.training.simulation import CLIENTS, KNOW_THEIR_CLIENTS
+from fedbraid.training.validation import check_needs
 
 HOW = "engine", "save"
 """Keys that say how a run is made, and nothing of what it is."""
@@ -55,7 +55,7 @@ def written_out(config: Config, own: Sequence[type[Strand]] = ()) -> Config:
     """The configuration with every default in it. Names, options and hyper-parameters that do not exist are refused."""
     chain = methods.parse(config.method, config.strands, own)
     check_needs(config, chain)
-    refuse_unheard([(config, chain)])
+    refuse_inert([(config, chain)])
     part = config.partition
     return replace(
         config,

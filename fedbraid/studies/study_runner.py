@@ -21,14 +21,14 @@ from fedbraid.studies.file_digests import source_of
 from fedbraid.studies.run_records import Record, record_of
 from fedbraid.studies.study_plan import Planned, missing_data
 from fedbraid.training.failures import sentence
-from fedbraid.training.overrides import Given
 from fedbraid.training.results import Run, environment
 from fedbraid.training.run_directory import RunDirectory
 from fedbraid.training.run_writer import OnRound
-from fedbraid.training.scheduler import Request, finished
+from fedbraid.training.scheduler import RunSpec, finished
+from fedbraid.training.user_objects import UserObjects
 
 Note = Callable[[str], None]
-Analyze = Callable[[Path, str, Given], Mapping[str, float]]
+Analyze = Callable[[Path, str, UserObjects], Mapping[str, float]]
 """The headline numbers (`name.quantity`) of an analysis, as it is written, of the run in a directory."""
 
 
@@ -80,10 +80,10 @@ def unfinished(out: Path, run: Planned) -> RunDirectory:
     return RunDirectory(out / "unfinished" / run.digest / f"seed-{run.config.seed}")
 
 
-def headline(directory: Path, text: str, given: Given) -> Mapping[str, float]:
+def headline(directory: Path, text: str, objects: UserObjects) -> Mapping[str, float]:
     from fedbraid.analyses import headline  # which most studies do without
 
-    numbers: Mapping[str, float] = headline(directory, [text], given=given)
+    numbers: Mapping[str, float] = headline(directory, [text], objects=objects)
     return numbers
 
 
@@ -110,8 +110,8 @@ def conduct(
     _look_through(now, out, resume)
     data_sets = list(dict.fromkeys(repr(run.config.data) for run in runs))
     pending = sorted(now.pending, key=lambda run: data_sets.index(repr(run.config.data)))  # each is loaded once
-    given = Given(strands=own, data_dir=data_dir)
-    requests = [Request(run.config, given, unfinished(out, run)) for run in pending]
+    objects = UserObjects(strands=own, data_dir=data_dir)
+    requests = [RunSpec(run.config, objects, unfinished(out, run)) for run in pending]
     sources = [source_of(run.config) for run in pending]  # as they are read now, whatever comes of them meanwhile
     left, impossible, reasons = len(pending), dict[int, str](), dict[str, str]()
 
@@ -137,7 +137,7 @@ def conduct(
     ):
         run, left = pending[place], left - 1
         earlier = run_records.read(out, run.digest, run.config.seed)
-        run_records.write(out, _record(run, done, earlier, given, analyze, sources[place]))
+        run_records.write(out, _record(run, done, earlier, objects, analyze, sources[place]))
         _forget(out, run)
         others = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
         note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left - len(impossible)} to go")
@@ -169,13 +169,13 @@ def _check(run: Planned, out: Path) -> None:
 
 
 def _record(
-    run: Planned, done: Run, earlier: Record | None, given: Given, analyze: Analyze, source: str = ""
+    run: Planned, done: Run, earlier: Record | None, objects: UserObjects, analyze: Analyze, source: str = ""
 ) -> Record:
     """The record of a finished run. Analyses that an earlier record has are kept."""
     analyses = dict(earlier.analyses) if earlier else {}
     for text in run.analyze:
         if text not in analyses and done.directory:
-            analyses[text] = {key.partition(".")[2]: n for key, n in analyze(done.directory, text, given).items()}
+            analyses[text] = {key.partition(".")[2]: n for key, n in analyze(done.directory, text, objects).items()}
     engine = to_dict(done.config)["engine"] | {"device": str(device_of(done.config.engine.device))}
     return record_of(
         run.digest, to_dict(run.config), done.rounds, done.label_counts, engine, environment(), analyses, source

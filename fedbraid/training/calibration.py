@@ -30,7 +30,7 @@ from fedbraid.storage.files import write_json
 from fedbraid.version import __version__
 
 if TYPE_CHECKING:
-    from fedbraid.training.simulation import Experiment
+    from fedbraid.training.simulation import Simulation
 
 log = logging.getLogger("fedbraid")
 
@@ -67,47 +67,47 @@ class Seconds:
         return [("loop", self.loop), ("stack", self.stack), ("compiled", self.compiled)]
 
 
-def settled(experiment: Experiment, made: Callable[[Kind], Local]) -> Local:
+def settled(simulation: Simulation, made: Callable[[Kind], Local]) -> Local:
     """The engine for this federation, which `made` makes: what the configuration asks for, or the fastest."""
-    config, usual = experiment.config.engine, experiment.local
+    config, usual = simulation.config.engine, simulation.local
     if config.here == "compiled":
-        return _compiled(experiment)
-    steps = _steps_in_a_round(experiment) * experiment.config.rounds
-    alone = usual.kind == "loop" or experiment.server.w.device.type != "cpu"  # nothing else is sensible
+        return _compiled(simulation)
+    steps = _steps_in_a_round(simulation) * simulation.config.rounds
+    alone = usual.kind == "loop" or simulation.server.w.device.type != "cpu"  # nothing else is sensible
     if config.here != "auto" or alone or steps * GUESS < SHORT:
         return usual
-    seconds = _remembered(experiment) or _tried(experiment, made)
+    seconds = _remembered(simulation) or _tried(simulation, made)
     if seconds.stack is not None and seconds.compiled is None:
         worth = steps * min(seconds.loop, seconds.stack) > LONG
-        seconds = replace(seconds, compiled=_compiled_seconds(experiment, made, worth))
-    _remember(experiment, seconds)
+        seconds = replace(seconds, compiled=_compiled_seconds(simulation, made, worth))
+    _remember(simulation, seconds)
     kind = seconds.fastest(usual.kind)
     log.info("%s (%s)", kind, seconds)
     return usual if kind == usual.kind else made(kind)
 
 
-def _tried(experiment: Experiment, made: Callable[[Kind], Local]) -> Seconds:
+def _tried(simulation: Simulation, made: Callable[[Kind], Local]) -> Seconds:
     """The loop and the stack: over a whole round where that is quick, else over a few steps of a few clients."""
-    job, work = _first_job(experiment, experiment.local), experiment.config.local
-    loop, stack = made("loop"), experiment.local
+    job, work = _first_job(simulation, simulation.local), simulation.config.local
+    loop, stack = made("loop"), simulation.local
     one = _timed(_trial(loop, LocalWork(work.batch, steps=1)), job.only(np.arange(1)))
     if one * len(job.cohort) > PATIENCE:
         return Seconds(one)
-    if one * _steps_in_a_round(experiment) < PATIENCE:
+    if one * _steps_in_a_round(simulation) < PATIENCE:
         return Seconds(_timed(_trial(loop, work), job), _timed(_trial(stack, work), job))
     few = LocalWork(work.batch, steps=TRIAL_STEPS)
-    several = job.only(np.arange(min(2 * (experiment.config.engine.workers or usable_cores()), len(job.cohort))))
+    several = job.only(np.arange(min(2 * (simulation.config.engine.workers or usable_cores()), len(job.cohort))))
     # a stack thins out as clients finish, and a step of half of it takes more than half of the time
-    sizes = experiment.clients.sizes[job.cohort.ids]
+    sizes = simulation.clients.sizes[job.cohort.ids]
     thinning = (1 + sizes.max() / sizes.mean()) / 2
     return Seconds(_timed(_trial(loop, few), several), _timed(_trial(stack, few), job) * thinning)
 
 
-def _compiled_seconds(experiment: Experiment, made: Callable[[Kind], Local], worth: bool) -> float | None:
+def _compiled_seconds(simulation: Simulation, made: Callable[[Kind], Local], worth: bool) -> float | None:
     """A local step by machine code, or None where that cannot be had: not at all, or not at once and not worth it."""
     engine = made("compiled")
     trial = _trial(engine if worth else replace(engine, compile_seconds=0.0), engine.work)
-    job = _first_job(experiment, trial)
+    job = _first_job(simulation, trial)
     with one_thread():
         trial.run(job.only(np.arange(1)))  # compiles
     if _why_not(trial):
@@ -116,20 +116,20 @@ def _compiled_seconds(experiment: Experiment, made: Callable[[Kind], Local], wor
     return seconds
 
 
-def _compiled(experiment: Experiment) -> Local:
+def _compiled(simulation: Simulation) -> Local:
     """The compiled stack, as it was asked for."""
-    if experiment.server.w.device.type != "cpu":
+    if simulation.server.w.device.type != "cpu":
         raise UserError("engine.kind=compiled is for CPUs; set engine.device=cpu, or engine.kind=auto")
-    if experiment.local.kind != "compiled":
+    if simulation.local.kind != "compiled":
         raise UserError("engine.kind=compiled needs a network that can be batched over clients; set engine.kind=auto")
-    trial = _trial(experiment.local, experiment.local.work)
-    job = _first_job(experiment, trial)
+    trial = _trial(simulation.local, simulation.local.work)
+    job = _first_job(simulation, trial)
     with one_thread():
         trial.run(job.only(np.arange(1)))
     reason = _why_not(trial)
     if reason:
         raise UserError(f"local training cannot be compiled: {reason}; set engine.kind=auto")
-    return experiment.local
+    return simulation.local
 
 
 def _why_not(engine: Local) -> str:
@@ -165,10 +165,10 @@ def _timed(engine: Local, job: Job) -> float:
     return min(times) / sum(len(engine.plan(job.seed, job.round, int(i))) for i in job.cohort.ids)
 
 
-def _first_job(experiment: Experiment, engine: Local) -> Job:
+def _first_job(simulation: Simulation, engine: Local) -> Job:
     """The training that clients are asked for first."""
-    cohort, config = experiment.cohort(), experiment.config
-    flow = one_round(experiment.chain, experiment.lr, experiment.setup, experiment.server, cohort, config.seed)
+    cohort, config = simulation.cohort(), simulation.config
+    flow = one_round(simulation.chain, simulation.lr, simulation.setup, simulation.server, cohort, config.seed)
     job = next(flow)
     if job.kind == "probe":
         with one_thread():
@@ -177,36 +177,36 @@ def _first_job(experiment: Experiment, engine: Local) -> Job:
     return job
 
 
-def _steps_in_a_round(experiment: Experiment) -> float:
+def _steps_in_a_round(simulation: Simulation) -> float:
     """How many local steps all clients of a round take together, about."""
-    work, sizes = experiment.config.local, experiment.clients.sizes
+    work, sizes = simulation.config.local, simulation.clients.sizes
     each = work.steps or work.epochs * -(-sizes // (work.batch or sizes.max()))
-    return float(np.mean(each)) * len(experiment.cohort())
+    return float(np.mean(each)) * len(simulation.cohort())
 
 
 # --- what was measured before
 
 
-def _remembered(experiment: Experiment) -> Seconds | None:
+def _remembered(simulation: Simulation) -> Seconds | None:
     try:
-        return Seconds(**json.loads(_place(experiment).read_text()))
+        return Seconds(**json.loads(_place(simulation).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _remember(experiment: Experiment, seconds: Seconds) -> None:
+def _remember(simulation: Simulation, seconds: Seconds) -> None:
     try:
-        write_json(_place(experiment), asdict(seconds))
+        write_json(_place(simulation), asdict(seconds))
     except OSError as error:
         log.info("what was measured cannot be kept: %s", error)
 
 
-def _place(experiment: Experiment) -> Path:
-    config, x = experiment.config, experiment.clients.samples.x
+def _place(simulation: Simulation) -> Path:
+    config, x = simulation.config, simulation.clients.samples.x
     facts = [
         *(__version__, torch.__version__, usable_cores(), asdict(config.engine), asdict(config.local)),
-        *(str(experiment.chain), repr(experiment.model.training), repr(experiment.optimizer)),
-        *(list(x.shape[1:]), str(x.dtype), len(experiment.cohort()), asdict(config.augment)),
+        *(str(simulation.chain), repr(simulation.model.training), repr(simulation.optimizer)),
+        *(list(x.shape[1:]), str(x.dtype), len(simulation.cohort()), asdict(config.augment)),
     ]
     digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:24]
     return cache_directory() / "calibrated" / f"{digest}.json"

@@ -23,10 +23,10 @@ from fedbraid.storage.files import read_tensors
 from fedbraid.strands import parser as methods
 from fedbraid.strands.parser import Own, own_strands
 from fedbraid.training.network import network_of
-from fedbraid.training.overrides import Given
 from fedbraid.training.results import Run
 from fedbraid.training.run_directory import SEEDS, RunDirectory
 from fedbraid.training.simulation import divided_by, fingerprint, partition_of
+from fedbraid.training.user_objects import UserObjects
 
 log = logging.getLogger("fedbraid")
 
@@ -48,16 +48,16 @@ def load(
     directory = RunDirectory(Path(place))
     check_over(directory)
     config = directory.config()
-    given = Given(data, partition, model, None, own_strands(own), Path(data_dir) if data_dir else None)
-    _check_brought(config, given, directory.path)
-    dataset = _dataset(config, given)
-    chain = _chain(config, given)
-    network = _network(config, directory, given, dataset, chain)
+    objects = UserObjects(data, partition, model, None, own_strands(own), Path(data_dir) if data_dir else None)
+    _check_brought(config, objects, directory.path)
+    dataset = _dataset(config, objects)
+    chain = _chain(config, objects)
+    network = _network(config, directory, objects, dataset, chain)
     rounds = directory.rounds()
     summary = summarise(rounds, config.evaluate.target or None)
     told = directory.summary()
     summary |= {key: told[key] for key in told.keys() - summary.keys()}  # what only the run itself could know
-    counts = _label_counts(config, directory, given, dataset, network)
+    counts = _label_counts(config, directory, objects, dataset, network)
     module = trained_module(network, directory)
     return Run(config, rounds, summary, counts, module, directory.path, chain.averaging)
 
@@ -78,35 +78,35 @@ def check_over(directory: RunDirectory) -> None:
         )
 
 
-def _check_brought(config: Config, given: Given, path: Path) -> None:
+def _check_brought(config: Config, objects: UserObjects, path: Path) -> None:
     for table, names in (("data", [*known_data.names(), BY_CLIENTS]), ("model", models.names())):
         name = getattr(config, table).name
-        if name not in names and table not in given.brought:
+        if name not in names and table not in objects.supplied:
             raise UserError(
                 f"{path} was given its {table} in Python ({name!r}), and what it is was not recorded; give it again: "
                 f"fedbraid.load(…, {table}=…)"
             )
 
 
-def _dataset(config: Config, given: Given) -> Dataset:
-    if given.data is None and config.data.name == BY_CLIENTS:
+def _dataset(config: Config, objects: UserObjects) -> Dataset:
+    if objects.data is None and config.data.name == BY_CLIENTS:
         return Facts.read(config.data.options).made_up()
-    dataset = given.data or known_data.load(config.data.name, given.data_dir, **config.data.options)
+    dataset = objects.data or known_data.load(config.data.name, objects.data_dir, **config.data.options)
     check_dataset(dataset)
     return dataset
 
 
-def _network(config: Config, directory: RunDirectory, given: Given, dataset: Dataset, chain: Chain) -> Model:
+def _network(config: Config, directory: RunDirectory, objects: UserObjects, dataset: Dataset, chain: Chain) -> Model:
     """The network before its first round, which is not asked whether there is a GPU."""
     here = replace(config, engine=replace(config.engine, device="cpu"))
-    network = network_of(here, chain, dataset, given.model)
-    begun = directory.as_begun(given).weights
+    network = network_of(here, chain, dataset, objects.model)
+    begun = directory.with_initial(objects).weights
     return network if begun is None else network.beginning_with(begun)
 
 
-def _chain(config: Config, given: Given) -> Chain:
+def _chain(config: Config, objects: UserObjects) -> Chain:
     try:
-        return methods.parse(config.method, config.strands, given.strands)
+        return methods.parse(config.method, config.strands, objects.strands)
     except UserError as error:
         raise UserError(f"{error}; a strand of your own is given again: fedbraid.load(…, own=[MyStrand])") from None
 
@@ -125,12 +125,12 @@ def trained_module(network: Model, directory: RunDirectory) -> nn.Module:
 
 
 def _label_counts(
-    config: Config, directory: RunDirectory, given: Given, dataset: Dataset, network: Model
+    config: Config, directory: RunDirectory, objects: UserObjects, dataset: Dataset, network: Model
 ) -> list[list[int]] | None:
     known = config.partition.name in [entry.name for entry in known_data.PARTITIONS]
-    if dataset.task != "classification" or (given.partition is None and not known):
+    if dataset.task != "classification" or (objects.partition is None and not known):
         return None
-    partition = given.partition if given.partition is not None else partition_of(config, dataset)
+    partition = objects.partition if objects.partition is not None else partition_of(config, dataset)
     check_partition(dataset, partition)
     partition = divided_by(config, dataset, partition).training
     begun = next(network.evaluating.parameters())

@@ -9,23 +9,23 @@ from typing import Any
 from fedbraid import data, models
 from fedbraid.config.registry import Entry
 from fedbraid.config.schema import Config, Named, plain
-from fedbraid.training.overrides import Given
-from fedbraid.training.round_loop import Federation
-from fedbraid.training.simulation import Experiment
+from fedbraid.training.federation import Federation
+from fedbraid.training.simulation import Simulation
+from fedbraid.training.user_objects import UserObjects
 
 
-def resolved(experiment: Experiment, given: Given) -> Config:
+def resolved(simulation: Simulation, objects: UserObjects) -> Config:
     """The configuration with every default written out, so that it says how the run was made."""
-    config = experiment.config
-    data_options = {} if given.data else options_of(data.describe(), config.data)
-    split_options = {} if given.partition is not None else options_of(data.PARTITIONS, config.partition)
-    model_options = config.model.options if given.model is not None else options_of(models.describe(), config.model)
+    config = simulation.config
+    data_options = {} if objects.data else options_of(data.describe(), config.data)
+    split_options = {} if objects.partition is not None else options_of(data.PARTITIONS, config.partition)
+    model_options = config.model.options if objects.model is not None else options_of(models.describe(), config.model)
     return replace(
-        with_numbers(experiment),
+        with_numbers(simulation),
         data=replace(config.data, options=data_options),
-        partition=replace(config.partition, options=split_options, clients=experiment.setup.population),
+        partition=replace(config.partition, options=split_options, clients=simulation.setup.population),
         model=replace(config.model, options=model_options),
-        engine=replace(config.engine, kind=experiment.engine.kind),
+        engine=replace(config.engine, kind=simulation.engine.kind),
     )
 
 

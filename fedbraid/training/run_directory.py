@@ -43,8 +43,8 @@ from fedbraid.storage.files import (
     write_text,
 )
 from fedbraid.training import model_inputs as inputs
-from fedbraid.training.overrides import Given
-from fedbraid.training.round_loop import Federation
+from fedbraid.training.federation import Federation
+from fedbraid.training.user_objects import UserObjects
 
 log = logging.getLogger("fedbraid")
 
@@ -108,12 +108,12 @@ class RunDirectory:
             save_tensors(self.initial, weights)
         write_text(self.path / "config.toml", to_toml(config))
 
-    def as_begun(self, given: Given) -> Given:
+    def with_initial(self, objects: UserObjects) -> UserObjects:
         """What the run is given now, and whether it was begun: then with the weights that its network had."""
-        given = replace(given, begun=self.started)
-        if given.model is None or not given.begun or not self.initial.exists():
-            return given
-        return replace(given, weights=read_tensors(self.initial))
+        objects = replace(objects, begun=self.started)
+        if objects.model is None or not objects.begun or not self.initial.exists():
+            return objects
+        return replace(objects, weights=read_tensors(self.initial))
 
     def lengthen(self, config: Config) -> None:
         """The run goes on for more rounds than it was begun with."""
@@ -190,42 +190,42 @@ class RunDirectory:
 
     # --- checkpoints
 
-    def save(self, experiment: Federation) -> None:
+    def save(self, simulation: Federation) -> None:
         """A checkpoint of everything that the next round depends on."""
-        server, number = experiment.server, f"{experiment.server.round:06d}"
+        server, number = simulation.server, f"{simulation.server.round:06d}"
         tensors = {"w": server.w, "buffers": server.buffers}
         tensors |= {f"kept/{s}/{k}": t for s, tree in server.kept.items() for k, t in tree.items()}
-        if experiment.config.evaluate.model == "cohort" and (mean := server.cohort_mean):
+        if simulation.config.evaluate.model == "cohort" and (mean := server.cohort_mean):
             tensors |= dict(zip(MEAN, mean, strict=True))
         _sync(self.log)
-        clients = experiment.store.save(f"clients-{number}.safetensors")
+        clients = simulation.store.save(f"clients-{number}.safetensors")
         file = self.states / f"server-{number}.safetensors"
         save_tensors(file, tensors)
         write_json(
             self.states / CHECKPOINT,
             {
                 "round": server.round,
-                "fingerprint": experiment.fingerprint,
+                "fingerprint": simulation.fingerprint,
                 "log_bytes": self.log.stat().st_size,
                 "server": file.name,
                 "checksum": checksum(file),  # of the server's file; each row of a segment has one
                 "segments": clients,
-                "code": experiment.own_code,
+                "code": simulation.own_code,
             },
         )
-        experiment.store.commit(clients)
+        simulation.store.commit(clients)
         self._drop_strays(file.name, clients)
 
-    def load(self, experiment: Federation) -> None:
-        """Put `experiment` where the last checkpoint left it, and the log with it."""
-        saved = self.read(experiment)
+    def load(self, simulation: Federation) -> None:
+        """Put `simulation` where the last checkpoint left it, and the log with it."""
+        saved = self.read(simulation)
         if not saved["server"] and self.log.exists():
             log.warning("%s was stopped before its first checkpoint; it starts over", self.path)
         _cut(self.log, saved["log_bytes"])
         self._drop_strays(saved["server"], saved["segments"])
 
-    def read(self, experiment: Federation) -> dict[str, Any]:
-        """Put `experiment` where the last checkpoint left it, or leave it at its beginning; what the checkpoint says.
+    def read(self, simulation: Federation) -> dict[str, Any]:
+        """Put `simulation` where the last checkpoint left it, or leave it at its beginning; what the checkpoint says.
 
         No file is touched.
         """
@@ -235,27 +235,27 @@ class RunDirectory:
         saved = self._checkpoint()
         if "segments" not in saved:
             raise UserError(f"{self.path} was recorded by an older FedBraid; resume it with that one, or begin anew")
-        if saved["fingerprint"] != experiment.fingerprint:
+        if saved["fingerprint"] != simulation.fingerprint:
             raise UserError(f"{self.path} was begun with other data or another model; resume it with the same ones")
         if not self.log.exists() or self.log.stat().st_size < saved["log_bytes"]:
             raise UserError(f"{self.log} has lost lines since the last checkpoint; the run cannot be resumed")
-        for name, code in experiment.own_code.items():
+        for name, code in simulation.own_code.items():
             if saved.get("code", {}).get(name, code) != code:
                 log.warning(
                     "the code of %s has changed since the last checkpoint of %s; what follows is by the new one",
                     *(name, self.path),
                 )
         held = read_tensors(self.states / saved["server"], saved.get("checksum"))
-        tensors = {key: t.to(experiment.server.w.device) for key, t in held.items()}
-        kept: dict[str, dict[str, Any]] = {name: {} for name in experiment.server.kept}
+        tensors = {key: t.to(simulation.server.w.device) for key, t in held.items()}
+        kept: dict[str, dict[str, Any]] = {name: {} for name in simulation.server.kept}
         for key, tensor in tensors.items():
             if key.startswith("kept/"):
                 _, strand, name = key.split("/", 2)
                 kept.setdefault(strand, {})[name] = tensor
         w = tensors["w"]
         summed = (tensors[MEAN[0]], w.new_ones(()), tensors[MEAN[1]]) if MEAN[0] in tensors else None
-        experiment.server = Server(w, tensors["buffers"], kept, saved["round"], summed)
-        experiment.store.restore(saved["segments"])
+        simulation.server = Server(w, tensors["buffers"], kept, saved["round"], summed)
+        simulation.store.restore(saved["segments"])
         return saved
 
     def _checkpoint(self) -> dict[str, Any]:
@@ -294,11 +294,11 @@ class RunDirectory:
             raise damaged(file, error) from None
         return dict(summary)
 
-    def finish(self, experiment: Federation, summary: dict[str, Any]) -> None:
-        w, buffers = experiment.deployed()
-        model = experiment.model
+    def finish(self, simulation: Federation, summary: dict[str, Any]) -> None:
+        w, buffers = simulation.deployed()
+        model = simulation.model
         save_tensors(self.model, model.layout.views(w) | model.buffers.views(buffers))
-        write_json(self.path / inputs.FILE, experiment.inputs.told())
+        write_json(self.path / inputs.FILE, simulation.inputs.told())
         write_json(self.path / "summary.json", _strict(summary))
 
     @contextmanager

@@ -10,21 +10,21 @@ from traceback import clear_frames
 from typing import Any
 
 from fedbraid import data, models
-from fedbraid.config.inert import refuse_unheard
+from fedbraid.config.inert import refuse_inert
 from fedbraid.config.schema import Config, optimizer_of
 from fedbraid.core.chain import Chain
 from fedbraid.core.varied import form
 from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local_engine import Local
 from fedbraid.errors import UserError
-from fedbraid.training.overrides import Given, check_brought
-from fedbraid.training.requirements import check_effect, check_fit
 from fedbraid.training.resolve import resolved
 from fedbraid.training.results import Run
 from fedbraid.training.run_directory import RunDirectory
-from fedbraid.training.run_writer import OnRound, Recording, holds_a_run
-from fedbraid.training.shared_stack import Lines, Together, fit
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.run_writer import OnRound, RunWriter, holds_a_run
+from fedbraid.training.shared_stack import Lines, SharedStack, fit
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects, check_supplied
+from fedbraid.training.validation import check_effect, check_fit
 
 log = logging.getLogger("fedbraid")
 
@@ -43,11 +43,11 @@ class FromCaller(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
+class RunSpec:
     """A run that is asked for."""
 
     config: Config
-    given: Given
+    objects: UserObjects
     directory: RunDirectory | None = None
 
     @property
@@ -58,17 +58,17 @@ class Request:
 
     @property
     def chain(self) -> Chain:
-        return self.given.chain_of(self.config)
+        return self.objects.chain_of(self.config)
 
     def check_names(self) -> None:
         """Data, partition, network, optimiser: what is named must exist, and have the options that it is given."""
         config = self.config
         optimizer_of(config)
-        if self.given.data is None:
+        if self.objects.data is None:
             data.find_dataset(config.data.name, config.data.options)
-        if self.given.partition is None:
+        if self.objects.partition is None:
             data.find_partition(config.partition.name, config.partition.options)
-        if self.given.model is None:
+        if self.objects.model is None:
             models.find_network(config.model.name, config.model.options)
 
     @property
@@ -76,11 +76,11 @@ class Request:
         """Whether it was begun before, with settings that were allowed then."""
         return self.directory is not None and self.directory.started
 
-    def check_brought(self) -> None:
+    def check_supplied(self) -> None:
         """Whether a run that was begun with objects of Python has them again."""
         if self.directory and self.directory.started:
             how = "go on in Python: fedbraid.run(…, {table}=…, out=…, resume=True)"
-            check_brought(self.directory.config(), self.given, self.directory.path, how)
+            check_supplied(self.directory.config(), self.objects, self.directory.path, how)
 
     def check_length(self) -> None:
         """Whether a run that was begun can have as many rounds as it is asked for now."""
@@ -94,7 +94,7 @@ class Request:
 
 
 def execute(
-    requests: Sequence[Request],
+    requests: Sequence[RunSpec],
     *,
     resume: bool = False,
     on_round: OnRound | None = None,
@@ -126,7 +126,7 @@ def _from_caller(on_round: OnRound) -> OnRound:
 
 
 def finished(
-    requests: Sequence[Request],
+    requests: Sequence[RunSpec],
     *,
     resume: bool = False,
     on_round: OnRound | None = None,
@@ -143,10 +143,10 @@ def finished(
     """
     if refused is None:
         asked = [(request.started, (request.config, request.chain)) for request in requests]
-        refuse_unheard([run for started, run in asked if not started], [run for started, run in asked if started])
+        refuse_inert([run for started, run in asked if not started], [run for started, run in asked if started])
         for request in requests:
             if resume:
-                request.check_brought()
+                request.check_supplied()
                 request.check_length()  # of all, before any is made longer
             else:
                 request.check_unused()
@@ -174,7 +174,7 @@ def finished(
 class _Attempt:
     """A group of runs carried out; where one goes wrong and somebody listens, the others still are."""
 
-    requests: Sequence[Request]
+    requests: Sequence[RunSpec]
     resume: bool
     on_round: OnRound | None
     stop: Callable[[], bool]
@@ -182,9 +182,9 @@ class _Attempt:
     engines: ExitStack
     early: bool  # nothing was trained before, so that a mistake in what is asked for comes in time
 
-    def of(self, group: dict[int, Recording[Experiment]]) -> Iterator[tuple[int, Run]]:
-        for recording in group.values():
-            self.engines.callback(recording.experiment.engine.close)
+    def of(self, group: dict[int, RunWriter[Simulation]]) -> Iterator[tuple[int, Run]]:
+        for writer in group.values():
+            self.engines.callback(writer.simulation.engine.close)
         left = list(group)
         try:
             for place, run in _carried_out(group, self.resume, self.on_round, self.stop):
@@ -194,19 +194,19 @@ class _Attempt:
         except FromCaller:
             raise
         except Exception as error:
-            in_time = self.early and not all(recording.opened for recording in group.values())
+            in_time = self.early and not all(writer.opened for writer in group.values())
             if self.failed is None or in_time or not left:
                 raise
             if len(left) == 1:
                 _give_up(left[0], error, self.failed)
             else:
                 clear_frames(error.__traceback__)
-        beside = group[left[0]].experiment
+        beside = group[left[0]].simulation
         group.clear()
         if len(left) > 1:  # whose fault it was shows where each goes by itself
             yield from self._apart(left, beside)
 
-    def _apart(self, places: Sequence[int], beside: Experiment) -> Iterator[tuple[int, Run]]:
+    def _apart(self, places: Sequence[int], beside: Simulation) -> Iterator[tuple[int, Run]]:
         assert self.failed is not None
         for place in places:
             if self.stop():
@@ -228,17 +228,17 @@ def _give_up(place: int, error: Exception, failed: Failed) -> None:
 
 
 def _carried_out(
-    group: dict[int, Recording[Experiment]], resume: bool, on_round: OnRound | None, stop: Callable[[], bool]
+    group: dict[int, RunWriter[Simulation]], resume: bool, on_round: OnRound | None, stop: Callable[[], bool]
 ) -> Iterator[tuple[int, Run]]:
     """Runs that go together, with their places, as soon as they are over."""
     with ExitStack() as all_locks:
         locks = {place: all_locks.enter_context(ExitStack()) for place in group}
-        for place, recording in group.items():
-            locks[place].enter_context(recording.locked())
-            recording.check(resume)
-        for recording in group.values():
-            recording.open()
-            recording.opened = True
+        for place, writer in group.items():
+            locks[place].enter_context(writer.locked())
+            writer.check(resume)
+        for writer in group.values():
+            writer.open()
+            writer.opened = True
         for place in _rounds(group, on_round, stop):
             run = group[place].result()
             locks[place].close()  # the directory is the receiver's now
@@ -246,41 +246,41 @@ def _carried_out(
 
 
 def _rounds(
-    group: dict[int, Recording[Experiment]], on_round: OnRound | None, stop: Callable[[], bool]
+    group: dict[int, RunWriter[Simulation]], on_round: OnRound | None, stop: Callable[[], bool]
 ) -> Iterator[int]:
     """The rounds of runs that go together; the places of those that are over, as soon as they are."""
-    places, recordings = list(group), list(group.values())
-    lock_step = Together([r.experiment for r in recordings])
-    yield from (place for place, recording in group.items() if recording.experiment.finished)
+    places, writers = list(group), list(group.values())
+    lock_step = SharedStack([r.simulation for r in writers])
+    yield from (place for place, writer in group.items() if writer.simulation.finished)
     unread, stopped = list[Lines](), False
     while (going := lock_step.going) and not stopped:
         unread.append(lock_step.launch())
         stopped = stop()
-        waits = stopped or not lock_step.runs_ahead or any(recordings[k].is_due for k in going)
+        waits = stopped or not lock_step.runs_ahead or any(writers[k].is_due for k in going)
         while len(unread) > (not waits):
             for k, line in unread.pop(0)().items():
-                recordings[k].note(line, on_round)
-                if recordings[k].stopped:
+                writers[k].note(line, on_round)
+                if writers[k].stopped:
                     lock_step.stopped.add(k)
                     waits = True  # for the round that a GPU may have begun meanwhile, which is its last one
         for k in going:
-            if k in lock_step.stopped and not recordings[k].experiment.finished:
-                recordings[k].end()
+            if k in lock_step.stopped and not writers[k].simulation.finished:
+                writers[k].end()
         yield from (places[k] for k in going if k not in lock_step.going)
     for k in lock_step.going:
-        recordings[k].save()
+        writers[k].save()
 
 
 def _groups(
-    requests: Sequence[Request], resume: bool, together: bool, impossible: Failed, *, check_all: bool
-) -> Iterator[dict[int, Recording[Experiment]]]:
+    requests: Sequence[RunSpec], resume: bool, together: bool, impossible: Failed, *, check_all: bool
+) -> Iterator[dict[int, RunWriter[Simulation]]]:
     """Runs that go together, by their place in `requests`. Mistakes come before any file: nothing is written yet."""
     alike: dict[str, list[int]] = {}
     for place, request in enumerate(requests):
         alike.setdefault(request.form if together else str(place), []).append(place)
-    latest: Experiment | None = None
+    latest: Simulation | None = None
     for places in alike.values():
-        group: dict[int, Recording[Experiment]] = {}
+        group: dict[int, RunWriter[Simulation]] = {}
         for place in places:
             try:
                 made = _built(requests[place], resume, latest)
@@ -290,7 +290,7 @@ def _groups(
                 impossible(place, error)
                 continue
             latest = made
-            others = [r.experiment for r in group.values()]
+            others = [r.simulation for r in group.values()]
             if others and (reason := _why_not_with(others, latest)):
                 log.debug("%s seed %d goes by itself: %s", latest.config.method, latest.config.seed, reason)
                 yield group
@@ -300,12 +300,12 @@ def _groups(
             yield group
 
 
-def _recording(request: Request, experiment: Experiment) -> Recording[Experiment]:
-    weights = experiment.model.tensors if request.given.model is not None else None
-    return Recording(experiment, resolved(experiment, request.given), request.directory, weights)
+def _recording(request: RunSpec, simulation: Simulation) -> RunWriter[Simulation]:
+    weights = simulation.model.tensors if request.objects.model is not None else None
+    return RunWriter(simulation, resolved(simulation, request.objects), request.directory, weights)
 
 
-def _check_all_fit(requests: Sequence[Request], first: Experiment) -> None:
+def _check_all_fit(requests: Sequence[RunSpec], first: Simulation) -> None:
     """That methods and settings suit the data, of all that have the first's: before that one is trained."""
     for request in requests:
         if request.config.data == first.config.data and request.config.partition == first.config.partition:
@@ -314,16 +314,16 @@ def _check_all_fit(requests: Sequence[Request], first: Experiment) -> None:
                 check_effect(request.chain, first.dataset)
 
 
-def _built(request: Request, resume: bool, beside: Experiment | None) -> Experiment:
-    directory, config, given = request.directory, request.config, request.given
+def _built(request: RunSpec, resume: bool, beside: Simulation | None) -> Simulation:
+    directory, config, objects = request.directory, request.config, request.objects
     if directory and resume:
-        given = directory.as_begun(given)
+        objects = directory.with_initial(objects)
     if directory and directory.started and config.engine.kind == "auto":  # the engine it was begun with
         config = replace(config, engine=replace(config.engine, kind=directory.config().engine.kind))
-    return build(config, given, directory.states if directory else None, beside)
+    return build(config, objects, directory.states if directory else None, beside)
 
 
-def _why_not_with(others: Sequence[Experiment], one: Experiment) -> str | None:
+def _why_not_with(others: Sequence[Simulation], one: Simulation) -> str | None:
     if not (isinstance(others[0].engine, Local) and isinstance(one.engine, Local)):
         return "their clients are elsewhere"
     return why_apart(others[0].local, one.local) or (None if fit([*others, one]) else "there is too little memory")

@@ -13,8 +13,8 @@ from typing import Any
 from fedbraid.core.tree import nbytes
 from fedbraid.engines.joint import Joint
 from fedbraid.engines.memory import free_memory
-from fedbraid.training.round_loop import first_step
-from fedbraid.training.simulation import Experiment
+from fedbraid.training.federation import first_step
+from fedbraid.training.simulation import Simulation
 
 Lines = Callable[[], dict[int, dict[str, Any]]]
 """Lines of several logs; reading them waits for a GPU, which may be a round behind."""
@@ -23,27 +23,27 @@ SHARE = 0.5
 """How much of the free memory runs that go together may come to hold beside a stack."""
 
 
-class Together:
+class SharedStack:
     """Experiments that can share a stack (`engines.joint.why_apart` says which cannot)."""
 
-    def __init__(self, experiments: Sequence[Experiment]) -> None:
-        self.experiments = experiments
+    def __init__(self, simulations: Sequence[Simulation]) -> None:
+        self.simulations = simulations
         self.read_at = 0.0  # when the last lines were read
         self.stopped: set[int] = set()  # the places of those that go no further
 
     @cached_property
     def joint(self) -> Joint:
-        return Joint([e.local for e in self.experiments])
+        return Joint([e.local for e in self.simulations])
 
     @property
     def runs_ahead(self) -> bool:
         """Whether the next round can be started before the last one's lines are read."""
-        return self.experiments[0].server.w.device.type == "cuda"
+        return self.simulations[0].server.w.device.type == "cuda"
 
     @property
     def going(self) -> list[int]:
         """The places of those that are not finished, and were not stopped."""
-        return [k for k, e in enumerate(self.experiments) if not e.finished and k not in self.stopped]
+        return [k for k, e in enumerate(self.simulations) if not e.finished and k not in self.stopped]
 
     def advance(self) -> dict[int, dict[str, Any]]:
         """One round of every run that is not finished: the lines of their logs, by place."""
@@ -57,22 +57,22 @@ class Together:
         going = self.going
         if len(going) == 1:
             (k,) = going
-            line = self.experiments[k].launch()
+            line = self.simulations[k].launch()
             return lambda: {k: line()}
         began = perf_counter()
         work = dict.fromkeys(going, 1)
-        with self.experiments[0].threads():
-            steps = {k: first_step(self.experiments[k].training()) for k in going}
+        with self.simulations[0].threads():
+            steps = {k: first_step(self.simulations[k].training()) for k in going}
             while asked := {k: step.job for k, step in steps.items() if step.job is not None}:
                 probing = {k: job for k, job in asked.items() if job.kind == "probe"}
                 replies = self.joint.run(probing or asked)  # then everybody trains at once
                 for k in () if probing else replies:
-                    if coming := self.experiments[k].coming():
+                    if coming := self.simulations[k].coming():
                         self.joint.prepare(k, *coming)
                 for k, reply in replies.items():
                     work[k] += reply.work.forward + reply.work.backward
                     steps[k] = steps[k].next(reply)
-        scores = {k: self.experiments[k].evaluated() for k in going}
+        scores = {k: self.simulations[k].evaluated() for k in going}
 
         def lines() -> dict[int, dict[str, Any]]:
             read = {k: steps[k].line() | scores[k]() for k in going}
@@ -83,15 +83,15 @@ class Together:
         return lines
 
 
-def fit(experiments: Sequence[Experiment]) -> bool:
+def fit(simulations: Sequence[Simulation]) -> bool:
     """Whether there is memory for all of them at once."""
-    return sum(map(_holds, experiments)) <= SHARE * free_memory(experiments[0].server.w.device)
+    return sum(map(_holds, simulations)) <= SHARE * free_memory(simulations[0].server.w.device)
 
 
-def _holds(experiment: Experiment) -> int:
+def _holds(simulation: Simulation) -> int:
     """Bytes that a run comes to hold: a round's models with their clients' states, and all states in the end."""
-    setup, store = experiment.setup, experiment.store
+    setup, store = simulation.setup, simulation.store
     cohort = setup.cohort or setup.population
     states = nbytes(store.blank)
     kept = 0 if store.on_disk else setup.population * states
-    return cohort * (nbytes({"w": setup.w}) + states) + kept + nbytes(experiment.server.kept)
+    return cohort * (nbytes({"w": setup.w}) + states) + kept + nbytes(simulation.server.kept)

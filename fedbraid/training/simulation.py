@@ -32,11 +32,11 @@ from fedbraid.engines.samples import Clients, Samples
 from fedbraid.storage.client_store import ClientStore
 from fedbraid.training import calibration
 from fedbraid.training.evaluation import by_group, launch_evaluation, per_client, validation
+from fedbraid.training.federation import Federation, Line
 from fedbraid.training.model_inputs import Inputs
 from fedbraid.training.network import check_network, network_of
-from fedbraid.training.overrides import Given
-from fedbraid.training.requirements import check_effect, check_fit, check_memory, check_needs
-from fedbraid.training.round_loop import Federation, Line
+from fedbraid.training.user_objects import UserObjects
+from fedbraid.training.validation import check_effect, check_fit, check_memory, check_needs
 from fedbraid.training.watches import Scored, find_watches, of_scored
 
 log = logging.getLogger("fedbraid")
@@ -48,7 +48,7 @@ KNOW_THEIR_CLIENTS = {"natural", "assignment", "niid2", "flower"}
 
 
 @dataclass(eq=False)
-class Experiment(Federation):
+class Simulation(Federation):
     """A federation whose clients' data are all here."""
 
     dataset: Dataset
@@ -121,19 +121,21 @@ def fingerprint(dataset: Dataset, partition: Partition, w: Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-def build(config: Config, given: Given, directory: Path | None = None, beside: Experiment | None = None) -> Experiment:
+def build(
+    config: Config, objects: UserObjects, directory: Path | None = None, beside: Simulation | None = None
+) -> Simulation:
     """The federation before its first round. What it has in common with one `beside` it is held once."""
     device, dtype = ready(config)
-    dataset = _dataset_of(config, given, beside)
-    partition = given.partition if given.partition is not None else partition_of(config, dataset)
+    dataset = _dataset_of(config, objects, beside)
+    partition = objects.partition if objects.partition is not None else partition_of(config, dataset)
     check_partition(dataset, partition)
     split = divided_by(config, dataset, partition)
-    chain = given.chain_of(config)
-    model = network_of(config, chain, dataset, given.model)
-    model = model if given.weights is None else model.beginning_with(given.weights)
+    chain = objects.chain_of(config)
+    model = network_of(config, chain, dataset, objects.model)
+    model = model if objects.weights is None else model.beginning_with(objects.weights)
     check_needs(config, chain)
     check_fit(config, chain, dataset, len(partition))
-    if not given.begun:
+    if not objects.begun:
         check_effect(chain, dataset)
     there = beside if beside is not None and _same_place(beside, config, dataset) else None
     if there is not None and there.partition.noise is None and partition.noise is None:
@@ -161,7 +163,7 @@ def build(config: Config, given: Given, directory: Path | None = None, beside: E
         precision=config.engine.precision,
         compile_seconds=config.engine.compile_seconds,
     )
-    made = Experiment(
+    made = Simulation(
         config,
         chain,
         model,
@@ -209,10 +211,10 @@ def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, p
     )
 
 
-def _dataset_of(config: Config, given: Given, beside: Experiment | None) -> Dataset:
-    if beside is not None and beside.config.data == config.data and given.data in (None, beside.dataset):
+def _dataset_of(config: Config, objects: UserObjects, beside: Simulation | None) -> Dataset:
+    if beside is not None and beside.config.data == config.data and objects.data in (None, beside.dataset):
         return beside.dataset
-    dataset = given.data or data.load(config.data.name, given.data_dir, **config.data.options)
+    dataset = objects.data or data.load(config.data.name, objects.data_dir, **config.data.options)
     check_dataset(dataset)
     return dataset
 
@@ -224,7 +226,7 @@ def _check_room(config: Config, chain: Chain, setup: Setup, kind: Kind) -> None:
         check_memory(config, setup, "" if in_parts else ", or engine.chunk to a few")
 
 
-def _same_place(beside: Experiment, config: Config, dataset: Dataset) -> bool:
+def _same_place(beside: Simulation, config: Config, dataset: Dataset) -> bool:
     """Whether the data that another federation has on the device are this one's too."""
     here, there = ((c.engine.device, c.engine.dtype, c.augment) for c in (config, beside.config))
     return beside.dataset is dataset and here == there

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fedbraid as fb
 from fedbraid.core.outputs import Outputs
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.training.overrides import Given
+from fedbraid.training.user_objects import UserObjects
 
 EXACT = {"device": "cpu", "dtype": "float64", "kind": "stack"}
 
@@ -58,9 +58,9 @@ def labels(*clients: Sequence[int], classes: int = 2) -> tuple[Dataset, Partitio
 
 def record(
     place: Path, problem: tuple[Dataset, Partition], module: nn.Module, method: str = "fedavg", **settings: Any
-) -> Given:
+) -> UserObjects:
     """Record a run with one local step on all of a client's samples; what an analysis of it must be given."""
     usual = {"rounds": 1, "local": {"batch": 0, "steps": 1}, "optimizer": {"lr": 0.5}, "engine": EXACT}
     data, partition = problem
     fb.run(method, out=place, data=data, partition=partition, model=module, **usual | settings)
-    return Given(data, partition, module)
+    return UserObjects(data, partition, module)

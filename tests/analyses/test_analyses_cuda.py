@@ -7,7 +7,7 @@ from helpers import toy
 import fedbraid as fb
 from fedbraid.analyses import headline
 from fedbraid.analyses.index import OF_ONE
-from fedbraid.training.overrides import Given
+from fedbraid.training.user_objects import UserObjects
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -17,7 +17,7 @@ def test_every_analysis_of_one_run_gives_the_same_numbers(tmp_path):
     settings = {"rounds": 3, "analyses": ["drift", "fairness"], "engine": {"device": "cpu", "dtype": "float64"}}
     fb.run("scaffold+asd", out=tmp_path, data=data, partition=partition, **settings)
     names = [entry.name for entry in OF_ONE]
-    here, there = (headline(tmp_path, names, given=Given(data, partition), device=d) for d in ("cpu", "cuda"))
+    here, there = (headline(tmp_path, names, objects=UserObjects(data, partition), device=d) for d in ("cpu", "cuda"))
     assert there == pytest.approx(here, rel=1e-6)
 
 

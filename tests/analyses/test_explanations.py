@@ -21,7 +21,7 @@ from fedbraid.core.task import task_loss
 from fedbraid.data.dataset import Partition
 from fedbraid.errors import UserError
 from fedbraid.report.plots import png
-from fedbraid.training.overrides import Given
+from fedbraid.training.user_objects import UserObjects
 
 SIZES = (40, 44, 12, 30)
 
@@ -29,11 +29,11 @@ SIZES = (40, 44, 12, 30)
 def recorded(directory: Path, method: str = "fedavg", *, task: Any = "classification", **settings: Any) -> Recorded:
     data, everybody = toy((*settings.pop("sizes", SIZES), 7), task=task)
     partition = Partition(everybody.clients[:-1])  # some samples are nobody's
-    given = Given(data, partition)
+    objects = UserObjects(data, partition)
     settings = {"rounds": 2, "model": {"name": "mlp", "hidden": [5]}, **settings}
     engine = {"device": "cpu", "dtype": "float64", "kind": "stack", "workers": 1}
     fb.run(method, data=data, partition=partition, out=directory, engine=engine, **settings)
-    return Recorded(directory, given)
+    return Recorded(directory, objects)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 def made(run: Recorded, what: str) -> Analysis:
-    return analyze(run.path, [what], given=run.given)[0]
+    return analyze(run.path, [what], objects=run.objects)[0]
 
 
 # --- hessian
@@ -51,7 +51,7 @@ def made(run: Recorded, what: str) -> Analysis:
 
 def test_the_hessian_is_that_of_the_cross_entropy_over_all_clients(run: Recorded) -> None:
     """At the model that the run ended with; the optimiser's weight decay has no part in it."""
-    e = run.experiment
+    e = run.simulation
     w, buffers = e.deployed()
     batch = e.clients.samples.batch(e.clients.order, torch.ones(len(e.clients.order), dtype=torch.float64))
     dense = exact(lambda at: task_loss("classification", e.model.predict(at, buffers, batch.x).logits, batch), w)
@@ -94,7 +94,7 @@ def test_the_first_round_is_the_runs_own(tmp_path: Path) -> None:
     """FedAvg's model after one round is the mean of the first round's models by size."""
     once = recorded(tmp_path / "run", rounds=1, local={"batch": 4, "epochs": 2})
     n = once.first_round.cohort.sizes / once.first_round.cohort.sizes.sum()
-    torch.testing.assert_close(n @ once.first_round.models, once.experiment.server.w)
+    torch.testing.assert_close(n @ once.first_round.models, once.simulation.server.w)
     assert (once.next_round.models - once.first_round.models).abs().max() > 1e-3
 
 
@@ -113,7 +113,7 @@ def test_local_models_accuracy_against_size_and_discrepancy(run: Recorded) -> No
 
 
 def test_local_accuracies_are_those_of_the_clients_own_models(run: Recorded) -> None:
-    e, own = run.experiment, run.next_round
+    e, own = run.simulation, run.next_round
     logits = [e.model.predict(w, e.server.buffers, e.test.inputs(torch.arange(20))).logits for w in own.models]
     right = [float((each.argmax(-1) == e.test.y).double().mean()) for each in logits]
     np.testing.assert_allclose(made(run, "discrepancy").columns["accuracy"], right)

@@ -12,7 +12,7 @@ from fedbraid.analyses.features import embedded
 from fedbraid.analyses.recorded import Recorded
 from fedbraid.core.outputs import Outputs
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.training.overrides import Given
+from fedbraid.training.user_objects import UserObjects
 
 
 class Scaled(nn.Module):
@@ -34,7 +34,7 @@ def run(tmp_path_factory):
     partition = Partition(tuple(np.split(np.arange(24), [5, 14])))
     place, module = tmp_path_factory.mktemp("run"), Scaled()
     fb.run("fedavg", out=place, data=data, partition=partition, model=module, rounds=2, engine=EXACT)
-    return Recorded(place, Given(data, partition, module))
+    return Recorded(place, UserObjects(data, partition, module))
 
 
 def apart(means):
@@ -42,11 +42,11 @@ def apart(means):
 
 
 def test_the_distance_between_clients_before_and_after_training(run):
-    (analysis,) = analyze(run.path, ["features(samples=4)"], given=run.given)
-    data, partition = run.given.data, run.given.partition
-    span = run.experiment.model.layout.span("scale")
+    (analysis,) = analyze(run.path, ["features(samples=4)"], objects=run.objects)
+    data, partition = run.objects.data, run.objects.partition
+    span = run.simulation.model.layout.span("scale")
     means = np.stack([data.train.x[own].mean(0) for own in partition.clients])
-    before = means * run.experiment.server.w[span].numpy()
+    before = means * run.simulation.server.w[span].numpy()
     after = means * run.next_round.models[:, span].numpy()
     numbers = analysis.numbers
     assert numbers["features.mmd_before"] == pytest.approx(apart(before), rel=1e-10)
@@ -57,12 +57,12 @@ def test_the_distance_between_clients_before_and_after_training(run):
 
 
 def test_the_table_has_so_many_samples_of_so_many_clients_with_their_classes(run):
-    (analysis,) = analyze(run.path, ["features(clients=2, samples=7)"], given=run.given)
+    (analysis,) = analyze(run.path, ["features(clients=2, samples=7)"], objects=run.objects)
     table = analysis.table
     assert table.groupby(["when", "client"]).size().to_dict() == {
         (when, client): count for when in ("after", "before") for client, count in ((0, 5), (1, 7))
     }
-    held = np.bincount(run.given.data.train.y[run.given.partition.clients[0]], minlength=2)
+    held = np.bincount(run.objects.data.train.y[run.objects.partition.clients[0]], minlength=2)
     drawn = table[(table["when"] == "after") & (table["client"] == 0)]["class"]
     assert np.bincount(drawn, minlength=2).tolist() == held.tolist()
 
@@ -76,4 +76,4 @@ def test_same_features_same_picture():
 
 def test_options_that_make_no_sense_are_refused(run):
     with pytest.raises(fb.UserError, match="clients must be a whole number of at least 1"):
-        analyze(run.path, ["features(clients=0)"], given=run.given)
+        analyze(run.path, ["features(clients=0)"], objects=run.objects)

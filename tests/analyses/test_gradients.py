@@ -14,7 +14,7 @@ from fedbraid.analyses import analyze, headline
 from fedbraid.analyses.clients import gradients, task_gradients
 from fedbraid.analyses.dissimilarity import disagreement
 from fedbraid.analyses.recorded import Recorded
-from fedbraid.training.overrides import Given
+from fedbraid.training.user_objects import UserObjects
 
 A = np.array([[2.0, 0.0], [0.0, 2.0], [-1.0, 1.0]])
 W0 = np.array([1.0, 3.0])
@@ -30,10 +30,10 @@ def dissimilarity(g):
 def test_dissimilarity_of_quadratics(tmp_path, method, mu):
     """∇f_k = (w − a_k) / 2 + μ (w − x): at x itself μ is nothing, at the mean of the local models it is the same pull
     for everybody."""
-    given = record(tmp_path, targets(*A), Point(W0), method)
+    objects = record(tmp_path, targets(*A), Point(W0), method)
     x = W0 - ETA * (W0 - A.mean(0))  # after the round that was run
     end = x - ETA * (x - A.mean(0))  # one local step from x, at which prox is still silent
-    assert headline(tmp_path, ["dissimilarity"], given=given) == pytest.approx(
+    assert headline(tmp_path, ["dissimilarity"], objects=objects) == pytest.approx(
         {
             "dissimilarity.start": dissimilarity((x - A) / 2),
             "dissimilarity.end": dissimilarity((end - A) / 2 + mu * (end - x)),
@@ -55,13 +55,13 @@ def recorded(place, method="fedavg", **settings):
     data, partition = toy()
     usual = {"rounds": 2, "model": {"name": "mlp", "hidden": [5]}, "local": {"batch": 4}, "engine": EXACT}
     fb.run(method, out=place, data=data, partition=partition, **usual | settings)
-    return Recorded(place, Given(data, partition))
+    return Recorded(place, UserObjects(data, partition))
 
 
 def test_what_fedavg_follows_is_the_slope_of_the_loss_whatever_the_batches(tmp_path):
     """Clients of 1 to 12 samples in batches of 4: each sample counts once."""
     run = recorded(tmp_path)
-    w = run.experiment.server.w
+    w = run.simulation.server.w
     torch.testing.assert_close(gradients(run, w), task_gradients(run, w), rtol=1e-9, atol=1e-12)
     elsewhere = w + 0.1
     torch.testing.assert_close(gradients(run, elsewhere), task_gradients(run, elsewhere), rtol=1e-9, atol=1e-12)
@@ -70,7 +70,7 @@ def test_what_fedavg_follows_is_the_slope_of_the_loss_whatever_the_batches(tmp_p
 
 def test_a_teacher_is_silent_at_itself_and_speaks_elsewhere(tmp_path):
     run = recorded(tmp_path, "asd")
-    w = run.experiment.server.w
+    w = run.simulation.server.w
     torch.testing.assert_close(gradients(run, w), task_gradients(run, w), rtol=1e-9, atol=1e-12)
     assert not torch.allclose(gradients(run, w + 0.1), task_gradients(run, w + 0.1), rtol=1e-3)
 
@@ -78,7 +78,7 @@ def test_a_teacher_is_silent_at_itself_and_speaks_elsewhere(tmp_path):
 def test_scaffold_corrects_by_what_it_keeps(tmp_path):
     """g_k − c_k + c, with c_k and c as the run left them."""
     run = recorded(tmp_path, "scaffold")
-    e = run.experiment
+    e = run.simulation
     w, ids = e.server.w, run.next_round.cohort.ids.tolist()
     (kept,) = e.store.read(ids).values()
     (server,) = e.server.kept.values()
@@ -89,10 +89,10 @@ def test_scaffold_corrects_by_what_it_keeps(tmp_path):
 @pytest.mark.parametrize("method", ["asd", "fedacd", "rfedavg_plus(lam=0.1)", "sam"])
 def test_the_loop_gives_the_same_gradients(tmp_path, method):
     stack = recorded(tmp_path, method)
-    loop = Recorded(tmp_path, stack.given)
+    loop = Recorded(tmp_path, stack.objects)
     config = loop.config
     loop.__dict__["config"] = replace(config, engine=replace(config.engine, kind="loop"))
-    point = stack.experiment.server.w + 0.05
+    point = stack.simulation.server.w + 0.05
     torch.testing.assert_close(gradients(stack, point), gradients(loop, point), rtol=1e-7, atol=1e-10)
 
 
@@ -115,16 +115,16 @@ def test_batchnorm_and_frozen_layers(tmp_path):
     module = Normed()
     settings = {"local": {"batch": 4, "drop_last": True}, "rounds": 1, "engine": EXACT | {"kind": "loop"}}
     fb.run("fedavg", out=tmp_path, data=data, partition=partition, model=module, **settings)
-    run = Recorded(tmp_path, Given(data, partition, module))
-    g = gradients(run, run.experiment.server.w)
-    frozen = run.experiment.model.layout.span("first.weight")
+    run = Recorded(tmp_path, UserObjects(data, partition, module))
+    g = gradients(run, run.simulation.server.w)
+    frozen = run.simulation.model.layout.span("first.weight")
     assert (g[:, frozen] == 0).all() and (g != 0).sum() > 0
     assert disagreement(g) > 1
 
 
 def test_the_table_has_each_clients_part_in_it(tmp_path):
     run = recorded(tmp_path, "prox(mu=0.5)")
-    (analysis,) = analyze(tmp_path, ["dissimilarity"], given=run.given)
+    (analysis,) = analyze(tmp_path, ["dissimilarity"], objects=run.objects)
     table = analysis.table
     at = table[table["at"] == "task"]
     mean_gradient = np.square(at["norm"]).mean() / analysis.numbers["dissimilarity.task"]

@@ -14,8 +14,8 @@ import fedbraid as fb
 from fedbraid.analyses import analyze, headline
 from fedbraid.analyses.index import OF_ONE, OF_SEVERAL
 from fedbraid.analyses.recorded import Recorded
-from fedbraid.training.overrides import Given
 from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.user_objects import UserObjects
 from fedbraid.training.watches import measure_drift
 
 EVERYTHING = [entry.name for entry in (*OF_ONE, *OF_SEVERAL)]
@@ -43,7 +43,7 @@ def run(place, method, stop=None, **settings):
         return None
 
 
-GIVEN = Given(*toy())
+GIVEN = UserObjects(*toy())
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_stopped_run_is_the_same_run_after_any_analysis(tmp_path):
     with open(place / "rounds.jsonl", "ab") as log:
         log.write(b'{"round": 4, "cut off')  # a crash in the middle of a line
     before = contents(place)
-    made = analyze(place, EVERYTHING, given=GIVEN)
+    made = analyze(place, EVERYTHING, objects=GIVEN)
     assert [analysis.name for analysis in made] == EVERYTHING
     assert contents(place) == before
     again = run(place, method, engine=engine, **clients)
@@ -104,21 +104,21 @@ def drop_time(line):
 def test_looking_twice_sees_the_same(tmp_path):
     run(tmp_path, "scaffold")
     names = ["drift", "forgetting", "dissimilarity", "adaptability"]
-    assert headline(tmp_path, names, given=GIVEN) == headline(tmp_path, names, given=GIVEN)
+    assert headline(tmp_path, names, objects=GIVEN) == headline(tmp_path, names, objects=GIVEN)
 
 
 def test_what_clients_keep_stays_as_the_run_left_it(tmp_path):
     run(tmp_path, "scaffold", stop=2)
     recorded = Recorded(tmp_path, GIVEN)
-    before = held(recorded.experiment)
+    before = held(recorded.simulation)
     assert len(recorded.next_round.cohort) == 4
-    assert identical(held(recorded.experiment), before)
+    assert identical(held(recorded.simulation), before)
 
 
 def test_a_run_without_a_checkpoint_is_at_its_beginning(tmp_path):
     run(tmp_path, "fedavg", stop=1, save={"every": 10})
     recorded = Recorded(tmp_path, GIVEN)
-    assert recorded.experiment.server.round == 0 and len(recorded.rounds) == 1
+    assert recorded.simulation.server.round == 0 and len(recorded.rounds) == 1
 
 
 def test_a_run_that_somebody_writes_to_is_not_looked_at(tmp_path):
@@ -129,15 +129,15 @@ def test_a_run_that_somebody_writes_to_is_not_looked_at(tmp_path):
 
 def test_other_data_are_refused(tmp_path):
     run(tmp_path, "fedavg")
-    other = Given(*toy(seed=1))
+    other = UserObjects(*toy(seed=1))
     with pytest.raises(fb.UserError, match="other data or another model"):
-        analyze(tmp_path, ["forgetting"], given=other)
+        analyze(tmp_path, ["forgetting"], objects=other)
 
 
 def test_of_a_network_of_ones_own_the_architecture_is_enough(tmp_path):
     module, names = Shortcut(), ["drift", "adaptability", "forgetting"]
     run(tmp_path, "rfedavg", model=module)
-    same, other = (headline(tmp_path, names, given=replace(GIVEN, model=m)) for m in (module, Shortcut))
+    same, other = (headline(tmp_path, names, objects=replace(GIVEN, model=m)) for m in (module, Shortcut))
     assert same == other
     first = Recorded(tmp_path, replace(GIVEN, model=Shortcut)).first_round
     assert torch.equal(first.before.w, torch.cat([p.detach().flatten() for p in module.double().parameters()]))

@@ -178,9 +178,9 @@ def test_teachers_see_the_images_as_they_are_changed():
     data = toy(shape=(3, 8, 8), pixels=True)
     ends = []
     for cache in (True, False):
-        experiment = federation("asd(lam=5)", data=data, augment=EVERYTHING)
-        experiment.engine.cache_views = cache
-        ends.append(held(advanced(experiment)))
+        simulation = federation("asd(lam=5)", data=data, augment=EVERYTHING)
+        simulation.engine.cache_views = cache
+        ends.append(held(advanced(simulation)))
     assert identical(*ends)
 
 
@@ -188,8 +188,8 @@ def test_a_client_draws_the_same_whoever_else_takes_part():
     data = toy(shape=(3, 8, 8), pixels=True)
     plans = []
     for sampling in ({"clients": 2}, {}):
-        experiment = federation("fedavg", data=data, augment=EVERYTHING, sampling=sampling)
-        plans.append(experiment.engine.plan(0, 1, 3))
+        simulation = federation("fedavg", data=data, augment=EVERYTHING, sampling=sampling)
+        plans.append(simulation.engine.plan(0, 1, 3))
     assert plans[0].draws.keys() == plans[1].draws.keys() != set()
     assert all(np.array_equal(plans[0].draws[key], plans[1].draws[key]) for key in plans[0].draws)
 

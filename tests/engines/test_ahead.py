@@ -20,7 +20,7 @@ from fedbraid.engines.codegen.c_operations import OPERATIONS
 from fedbraid.engines.codegen.libraries import library
 from fedbraid.engines.codegen.machine import Machine
 from fedbraid.engines.codegen.trace import record
-from fedbraid.training.simulation import Experiment
+from fedbraid.training.simulation import Simulation
 
 ENGINES = [{"kind": "compiled", "workers": 2}, {"kind": "loop", "workers": 2}, {"kind": "stack"}]
 LOSSES = {"clients": 5, "dropout": 0.3}
@@ -31,13 +31,13 @@ LOSSES = {"clients": 5, "dropout": 0.3}
 def test_planning_ahead_changes_no_bit(method, engine, monkeypatch):
     settings = {"own": MADE_UP, "sampling": LOSSES, "engine": engine}
     ahead = held(advanced(federation(method, **settings)))
-    monkeypatch.setattr(Experiment, "plan_ahead", lambda self: None)
+    monkeypatch.setattr(Simulation, "plan_ahead", lambda self: None)
     assert identical(ahead, held(advanced(federation(method, **settings))))
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=[e["kind"] for e in ENGINES])
 def test_every_round_is_planned_once_and_none_after_the_last(engine, monkeypatch):
-    experiment = federation("scaffold", sampling=LOSSES, rounds=4, engine=engine)
+    simulation = federation("scaffold", sampling=LOSSES, rounds=4, engine=engine)
     made, make = Counter(), local.make_plan
 
     def counted(*args, round, client, **more):
@@ -45,26 +45,26 @@ def test_every_round_is_planned_once_and_none_after_the_last(engine, monkeypatch
         return make(*args, round=round, client=client, **more)
 
     monkeypatch.setattr(local, "make_plan", counted)
-    advanced(experiment)
+    advanced(simulation)
     assert {round for round, _ in made} == {0, 1, 2, 3}
     assert set(made.values()) == {1}
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2], ids=["compiled", "loop"])
 def test_the_next_round_is_planned_before_this_one_ends(engine, monkeypatch):
-    experiment = federation("fedavg", engine=engine)
-    experiment.advance()
+    simulation = federation("fedavg", engine=engine)
+    simulation.advance()
     monkeypatch.setattr(local, "make_plan", None)  # as it is not needed any more
-    experiment.plan_ahead = lambda: None
-    experiment.advance()
+    simulation.plan_ahead = lambda: None
+    simulation.advance()
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2], ids=["compiled", "loop"])
 def test_a_cohort_in_parts_is_planned_ahead_once(engine):
-    experiment = federation("fedavg", engine=engine | {"chunk": 2})
+    simulation = federation("fedavg", engine=engine | {"chunk": 2})
     calls = []
-    experiment.plan_ahead = lambda: calls.append(experiment.server.round)
-    advanced(experiment)
+    simulation.plan_ahead = lambda: calls.append(simulation.server.round)
+    advanced(simulation)
     assert calls == [0, 1, 2]
 
 
@@ -160,8 +160,8 @@ def test_clients_that_have_not_begun_do_not_once_one_has_failed():
 
 
 def test_the_loop_keeps_its_threads():
-    experiment = federation("fedavg", engine={"kind": "loop", "workers": 2})
-    experiment.advance()
+    simulation = federation("fedavg", engine={"kind": "loop", "workers": 2})
+    simulation.advance()
     mine = {t.ident for t in threading.enumerate()}
-    advanced(experiment, 1)
+    advanced(simulation, 1)
     assert {t.ident for t in threading.enumerate()} <= mine, "none is new"

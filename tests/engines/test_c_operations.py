@@ -134,10 +134,10 @@ def test_an_operation(name, dtype):
 
 def test_every_operation_that_is_written_as_c_is_tried_here():
     given = inputs(torch.float64)
-    recording = record(
+    writer = record(
         lambda *tensors: [f(**dict(zip(given, tensors, strict=True))) for f in FUNCTIONS.values()], [*given.values()]
     )
-    names = {call.function._schema.name.removeprefix("aten::") for call in recording.calls}
+    names = {call.function._schema.name.removeprefix("aten::") for call in writer.calls}
     asked = names | {name.removesuffix("_") for name in names}
     others = {"fill", "full", "ones", "new_ones", "new_full"}  # written as those are that are tried
     assert {name for name in OPERATIONS if "empty" not in name} - asked <= others

@@ -22,8 +22,8 @@ from fedbraid.engines.ray.cluster import Cluster, children
 from fedbraid.engines.ray.worker_pool import Crew
 from fedbraid.errors import UserError
 from fedbraid.strands import STRANDS
-from fedbraid.training.overrides import Given
 from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.user_objects import UserObjects
 
 ROUNDING = 1e-12  # float64, a few rounds; the contract is 1e-6
 CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
@@ -54,10 +54,10 @@ def spread_out(method="fedavg", remote=None, workers=2, **settings):
     return made
 
 
-def one_by_one(experiment):
+def one_by_one(simulation):
     """Without the time that it takes to make programs for a stack, anew on each worker."""
-    experiment.engine.local = replace(experiment.engine.local, kind="loop")
-    return experiment
+    simulation.engine.local = replace(simulation.engine.local, kind="loop")
+    return simulation
 
 
 def alone(method="fedavg", **settings):
@@ -505,10 +505,10 @@ def test_analyses_of_a_run_look_at_it_on_one_machine(tmp_path):
     data, partition = toy()
     settings = {"data": data, "partition": partition, "rounds": 2, "model": WIDE}
     fb.run("scaffold", out=tmp_path, analyses=["drift"], engine={"kind": "ray", "device": "cpu"}, **settings)
-    looked = Recorded(tmp_path, Given(data, partition))
+    looked = Recorded(tmp_path, UserObjects(data, partition))
     assert looked.rounds[-1]["drift.variance"] > 0
-    assert looked.experiment.local.kind == "stack"
-    assert looked.experiment.store.read(range(6))["scaffold"]["c"].abs().sum() > 0
+    assert looked.simulation.local.kind == "stack"
+    assert looked.simulation.store.read(range(6))["scaffold"]["c"].abs().sum() > 0
 
 
 def test_a_crew_asks_for_what_there_is_room_for():

@@ -75,8 +75,8 @@ def spread_out(crew):
         return made[-1]
 
     yield make
-    for experiment in made:
-        experiment.engine.close()
+    for simulation in made:
+        simulation.engine.close()
 
 
 def alone(method="fedavg", **settings):

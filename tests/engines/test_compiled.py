@@ -26,10 +26,10 @@ def compiled_and_loop(method, **settings):
     """What both engines hold after three rounds, and the lines of their logs; nothing fell back to the stack."""
     results = []
     for kind in ("compiled", "loop"):
-        experiment = federation(method, own=MADE_UP, engine={"kind": kind, "workers": 2}, **settings)
-        lines = [experiment.advance() for _ in range(3)]
-        results.append((held(experiment), lines))
-        assert kind == "loop" or not experiment.engine.stack.refused
+        simulation = federation(method, own=MADE_UP, engine={"kind": kind, "workers": 2}, **settings)
+        lines = [simulation.advance() for _ in range(3)]
+        results.append((held(simulation), lines))
+        assert kind == "loop" or not simulation.engine.stack.refused
     return results
 
 

@@ -11,8 +11,8 @@ KINDS = ["stack", "loop"]
 
 
 def lines(method, kind="stack", rounds=3, **settings):
-    experiment = federation(method, own=MADE_UP, engine={"kind": kind, "dtype": "float32"}, **settings)
-    return [experiment.advance() for _ in range(rounds)], experiment.setup.layout.size
+    simulation = federation(method, own=MADE_UP, engine={"kind": kind, "dtype": "float32"}, **settings)
+    return [simulation.advance() for _ in range(rounds)], simulation.setup.layout.size
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -27,8 +27,8 @@ def test_a_model_is_four_bytes_a_parameter_for_every_client_each_way(method, mod
 
 
 def test_double_precision_costs_twice():
-    experiment = federation("fedavg")
-    assert experiment.advance()["bytes_up"] == 8 * experiment.setup.layout.size * len(SIZES)
+    simulation = federation("fedavg")
+    assert simulation.advance()["bytes_up"] == 8 * simulation.setup.layout.size * len(SIZES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,7 +92,7 @@ def test_a_teacher_costs_the_same_whoever_shares_a_stack(method, work):
     assert sum(trained[k] < n for k, n in enumerate(SIZES)) in range(1, len(SIZES))
     teachers = 2 if method in ("moon", "teach") else 1
     cost = sum(trained) + teachers * sum(map(min, trained, SIZES))
-    assert {experiment.advance()["forward_samples"] for experiment in made} == {cost}
+    assert {simulation.advance()["forward_samples"] for simulation in made} == {cost}
 
 
 @pytest.mark.parametrize("work", UNEVEN)
@@ -111,18 +111,18 @@ def test_rounds_that_look_ahead_and_rounds_that_do_not_are_told_apart():
 
 def test_the_training_loss_is_the_mean_over_the_samples_seen():
     """With one full-batch step it is the loss of the initial model on all of the cohort's data."""
-    experiment = federation(local={"batch": 0, "epochs": 1})
-    samples, w = experiment.clients.samples, experiment.server.w
-    logits = experiment.model.predict(w, experiment.server.buffers, samples.x).logits
+    simulation = federation(local={"batch": 0, "epochs": 1})
+    samples, w = simulation.clients.samples, simulation.server.w
+    logits = simulation.model.predict(w, simulation.server.buffers, samples.x).logits
     expected = -logits.log_softmax(-1).gather(1, samples.y[:, None]).mean()
-    assert experiment.advance()["train_loss"] == pytest.approx(float(expected), rel=1e-12)
+    assert simulation.advance()["train_loss"] == pytest.approx(float(expected), rel=1e-12)
 
 
 def test_the_plan_and_the_log_agree_on_the_number_of_samples():
     work = {"batch": 4, "epochs": 3, "least": 1}
-    experiment = federation("fedavg", local=work)
+    simulation = federation("fedavg", local=work)
     plans = [
-        make_plan(experiment.chain, experiment.config.local, n, 4, seed=0, round=0, client=k)
+        make_plan(simulation.chain, simulation.config.local, n, 4, seed=0, round=0, client=k)
         for k, n in enumerate(SIZES)
     ]
-    assert experiment.advance()["backward_samples"] == sum(plan.samples for plan in plans)
+    assert simulation.advance()["backward_samples"] == sum(plan.samples for plan in plans)

@@ -32,9 +32,9 @@ EXACT = ("round", "clients", "bytes_down", "bytes_up", "forward_samples", "backw
 def assert_same(method, *, gpu=GPU, cpu=CPU, rounds=3, **settings):
     results = []
     for engine in (gpu, cpu):
-        experiment = federation(method, own=MADE_UP, engine=engine, rounds=rounds, **settings)
-        lines = [experiment.advance() for _ in range(rounds)]
-        results.append((held(experiment), [[line[key] for key in EXACT] for line in lines]))
+        simulation = federation(method, own=MADE_UP, engine=engine, rounds=rounds, **settings)
+        lines = [simulation.advance() for _ in range(rounds)]
+        results.append((held(simulation), [[line[key] for key in EXACT] for line in lines]))
     assert apart(results[0][0], results[1][0]) <= ROUNDING
     assert results[0][1] == results[1][1]
 
@@ -126,12 +126,12 @@ def test_single_precision_agrees_to_its_rounding():
 
 
 def test_a_graph_is_captured_once_for_each_size_and_used_in_later_rounds():
-    experiment = federation("scaffold", engine=GPU, rounds=12)
-    advanced(experiment, 8)  # ends of stretches that recur get graphs of their own
-    captured = experiment.engine.stack._captured
+    simulation = federation("scaffold", engine=GPU, rounds=12)
+    advanced(simulation, 8)  # ends of stretches that recur get graphs of their own
+    captured = simulation.engine.stack._captured
     graphs = dict(captured.graphs)
-    advanced(experiment, 4)
-    assert experiment.engine.stack._captured is captured
+    advanced(simulation, 4)
+    assert simulation.engine.stack._captured is captured
     assert captured.graphs == graphs
 
 
@@ -139,9 +139,9 @@ def test_a_graph_is_captured_once_for_each_size_and_used_in_later_rounds():
 def test_long_rounds_whose_graphs_hold_several_steps(method):
     even = toy((12, 12, 12, 11, 10))
     assert_same(method, data=even, local={"batch": 2, "epochs": 5}, optimizer={"momentum": 0.5})
-    experiment = federation("fedavg", data=even, engine=GPU, local={"batch": 2, "epochs": 5})
-    advanced(experiment, 1)
-    assert BURST in {steps for _, _, steps in experiment.engine.stack._captured.graphs}
+    simulation = federation("fedavg", data=even, engine=GPU, local={"batch": 2, "epochs": 5})
+    advanced(simulation, 1)
+    assert BURST in {steps for _, _, steps in simulation.engine.stack._captured.graphs}
 
 
 @pytest.mark.parametrize("method", ["fedavg", "asd+disco", "mixup+moon", "fedacd"])

@@ -23,17 +23,17 @@ class FullBatch:
 
     def __init__(self, method, kind, epochs=1, **settings):
         work = {"batch": 0, "epochs": epochs}
-        self.experiment = federation(method, own=MADE_UP, engine={"kind": kind}, local=work, **settings)
-        self.start = self.experiment.server.w
-        self.samples, self.clients = self.experiment.clients.samples, self.experiment.clients
-        self.uploads = uploads(self.experiment) if not self.experiment.chain.using("probe") else None
+        self.simulation = federation(method, own=MADE_UP, engine={"kind": kind}, local=work, **settings)
+        self.start = self.simulation.server.w
+        self.samples, self.clients = self.simulation.clients.samples, self.simulation.clients
+        self.uploads = uploads(self.simulation) if not self.simulation.chain.using("probe") else None
 
     def of(self, k):
         own = self.clients.own(k)
         return self.samples.x[own], self.samples.y[own]
 
     def predict(self, w, x):
-        return self.experiment.model.predict(w, self.experiment.server.buffers, x)
+        return self.simulation.model.predict(w, self.simulation.server.buffers, x)
 
     def slope(self, w, k, objective):
         """The gradient at w of `objective(predict, x, y, k)`."""
@@ -161,8 +161,8 @@ def test_over_data_sees_every_sample_once_however_many_there_are(kind):
             return dict(c.memory), {}
 
     data = toy((1030, 5, 512))
-    experiment = federation(Census(), data=data, engine={"kind": kind}, local={"batch": 0, "epochs": 1})
-    got = uploads(experiment)
+    simulation = federation(Census(), data=data, engine={"kind": kind}, local={"batch": 0, "epochs": 1})
+    got = uploads(simulation)
     assert got["census.n"].tolist() == [1030, 5, 512]
     for k, part in enumerate(data[1].clients):
         torch.testing.assert_close(got["census.x"][k], torch.as_tensor(data[0].train.x[part].sum(0)))
@@ -177,9 +177,9 @@ def test_step_remembers_from_step_to_step(kind):
             mean = 0.8 * mean + 0.2 * world.predict(w, world.of(k)[0]).logits.mean(0)
             w = w - LR * world.slope(w, k, entropy)
         torch.testing.assert_close(world.uploads["tracker.mean"][k], mean, rtol=0, atol=1e-12)
-    before = world.experiment.server.kept["tracker"]["mean"]
+    before = world.simulation.server.kept["tracker"]["mean"]
     assert not before.any()
-    after = advanced(world.experiment, 1).server.kept["tracker"]["mean"]
+    after = advanced(world.simulation, 1).server.kept["tracker"]["mean"]
     torch.testing.assert_close(after, world.uploads["tracker.mean"].sum(0))
 
 
@@ -190,15 +190,15 @@ def test_what_clients_answer_to_a_probe_comes_back_to_each_of_them(kind):
     factors = torch.tensor(losses, dtype=torch.float64) / (sum(losses) / len(losses))
     steps = torch.stack([factors[k] * world.slope(world.start, k, entropy) for k in CLIENTS])
     shares = torch.tensor(SIZES).double() / sum(SIZES)
-    after = advanced(world.experiment, 1).server.w
+    after = advanced(world.simulation, 1).server.w
     torch.testing.assert_close(after, world.start - LR * shares @ steps, rtol=0, atol=1e-12)
 
 
 def test_deploy_is_what_is_evaluated_and_handed_out():
-    experiment = federation("average", own=MADE_UP)
-    models = [advanced(experiment, 1).server.w for _ in range(3)]
-    torch.testing.assert_close(experiment.deployed()[0], torch.stack(models).mean(0))
-    assert not torch.equal(experiment.deployed()[0], experiment.server.w)
+    simulation = federation("average", own=MADE_UP)
+    models = [advanced(simulation, 1).server.w for _ in range(3)]
+    torch.testing.assert_close(simulation.deployed()[0], torch.stack(models).mean(0))
+    assert not torch.equal(simulation.deployed()[0], simulation.server.w)
 
 
 def test_over_data_inside_a_local_step_is_refused():

@@ -77,8 +77,8 @@ def test_changing_one_clients_data_changes_only_its_own_upload(method):
 def test_who_else_is_sampled_changes_nothing(method):
     everybody = uploads(second_round(method))
     for ids in ([2], [4, 1], [5, 2, 0]):
-        experiment = second_round(method)
-        some = uploads(experiment, training_job(experiment, ids))
+        simulation = second_round(method)
+        some = uploads(simulation, training_job(simulation, ids))
         for key, value in everybody.items():
             torch.testing.assert_close(some[key], value[ids], rtol=0, atol=ROUNDING)
 
@@ -96,16 +96,16 @@ def test_a_clients_batches_do_not_depend_on_the_population():
 
 @pytest.mark.parametrize("kind", ["stack", "loop"])
 def test_training_writes_into_nothing_it_was_given(kind):
-    experiment = second_round("scaffold+skip+teach+anchor", engine={"kind": kind})
-    job = training_job(experiment)
-    given = [job.model, job.buffers, job.cohort.sizes, *experiment.store.read(range(len(SIZES)))["scaffold"].values()]
+    simulation = second_round("scaffold+skip+teach+anchor", engine={"kind": kind})
+    job = training_job(simulation)
+    given = [job.model, job.buffers, job.cohort.sizes, *simulation.store.read(range(len(SIZES)))["scaffold"].values()]
     before = [t.clone() for t in given]
-    uploads(experiment, job)
+    uploads(simulation, job)
     assert all(torch.equal(old, new) for old, new in zip(before, given, strict=True))
 
 
 def test_a_partition_may_leave_samples_out():
     dataset, partition = toy()
     short = type(partition)(tuple(np.sort(c)[: max(1, len(c) - 1)] for c in partition.clients))
-    experiment = federation(data=(dataset, short), local={"batch": 0, "epochs": 1})
-    assert experiment.advance()["backward_samples"] == sum(max(1, n - 1) for n in SIZES)
+    simulation = federation(data=(dataset, short), local={"batch": 0, "epochs": 1})
+    assert simulation.advance()["backward_samples"] == sum(max(1, n - 1) for n in SIZES)

@@ -395,5 +395,5 @@ class TestFederations:
         fast, exact = (federation(method, engine=engine, **settings) for engine in engines)
         assert any(isinstance(layer, StackConv2d) for layer in fast.engine.stack.job.model.training.modules())
         start = exact.server.w.clone()
-        ends = [advanced(experiment).server.w.double().cpu() for experiment in (fast, exact)]
+        ends = [advanced(simulation).server.w.double().cpu() for simulation in (fast, exact)]
         assert (ends[0] - ends[1]).norm() < 0.02 * (ends[1] - start).norm()

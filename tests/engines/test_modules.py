@@ -47,9 +47,9 @@ def plain_torch(module, rounds, lr=0.1, momentum=0.5):
     return module.state_dict()
 
 
-def as_state(experiment):
-    layout, buffers = experiment.model.layout, experiment.model.buffers
-    return layout.views(experiment.server.w) | buffers.views(experiment.server.buffers)
+def as_state(simulation):
+    layout, buffers = simulation.model.layout, simulation.model.buffers
+    return layout.views(simulation.server.w) | buffers.views(simulation.server.buffers)
 
 
 @pytest.mark.parametrize("network", [Normed, Recurrent])
@@ -93,8 +93,8 @@ def test_lenet_trains_as_in_plain_torch(monkeypatch):
 @pytest.mark.parametrize("kind", ["auto", "stack"])
 def test_what_cannot_be_stacked_runs_in_the_loop_and_the_log_says_why(network, why, kind, caplog):
     with caplog.at_level(logging.WARNING, "fedbraid"):
-        experiment = federation(module=network(), data=EVEN, engine={"kind": kind})
-    assert experiment.engine.kind == "loop"
+        simulation = federation(module=network(), data=EVEN, engine={"kind": kind})
+    assert simulation.engine.kind == "loop"
     assert [r.getMessage() for r in caplog.records if why in r.getMessage()] and len(caplog.records) == 1
 
 
@@ -105,40 +105,40 @@ def test_who_asks_for_the_loop_is_told_nothing(caplog):
 
 @pytest.mark.parametrize(("model", "kind"), [("lenet", "loop"), ("mlp", "stack")])
 def test_auto_runs_convolutions_on_a_cpu_client_by_client(model, kind):
-    experiment = federation(data=toy((3, 4), (1, 16, 16)), model={"name": model}, engine={"kind": "auto"})
-    assert experiment.engine.kind == kind
+    simulation = federation(data=toy((3, 4), (1, 16, 16)), model={"name": model}, engine={"kind": "auto"})
+    assert simulation.engine.kind == kind
 
 
 @pytest.mark.parametrize("method", ["fedavg", "avgm", "scaffold", "avgm+scaffold+sizes"])
 def test_buffers_are_averaged_with_the_weights_and_no_strand_corrects_them(method):
-    experiment = federation(method, module=Normed(), data=EVEN, local=WORK)
+    simulation = federation(method, module=Normed(), data=EVEN, local=WORK)
     for _ in range(3):
-        before = held(experiment)
-        each = uploads(federation_like(experiment), training_job(experiment))["buffers"]
-        sizes = experiment.clients.sizes if "scaffold" not in method or "sizes" in method else [1, 1, 1, 1]
+        before = held(simulation)
+        each = uploads(federation_like(simulation), training_job(simulation))["buffers"]
+        sizes = simulation.clients.sizes if "scaffold" not in method or "sizes" in method else [1, 1, 1, 1]
         weights = torch.tensor(sizes).double() / sum(sizes)
-        advanced(experiment, 1)
-        torch.testing.assert_close(experiment.server.buffers, weights @ each, rtol=0, atol=1e-12)
-        assert not torch.equal(before["buffers"], experiment.server.buffers)
-    assert {v.shape for s in experiment.server.kept.values() for v in s.values()} <= {experiment.server.w.shape}
+        advanced(simulation, 1)
+        torch.testing.assert_close(simulation.server.buffers, weights @ each, rtol=0, atol=1e-12)
+        assert not torch.equal(before["buffers"], simulation.server.buffers)
+    assert {v.shape for s in simulation.server.kept.values() for v in s.values()} <= {simulation.server.w.shape}
 
 
-def federation_like(experiment):
+def federation_like(simulation):
     """The same federation once more, clients' states included: asking an engine moves them on."""
-    other = federation(experiment.chain, module=Normed(), data=EVEN, local=WORK)
-    ids = range(len(experiment.clients))
-    if experiment.store.blank:
-        other.store.write(ids, experiment.store.read(ids))
+    other = federation(simulation.chain, module=Normed(), data=EVEN, local=WORK)
+    ids = range(len(simulation.clients))
+    if simulation.store.blank:
+        other.store.write(ids, simulation.store.read(ids))
     return other
 
 
 def test_buffers_wander_with_their_models_under_skip():
-    experiment = federation("skip(every=3)", module=Normed(), data=EVEN, local=WORK, sampling={"clients": 3})
-    first, before = uploads(experiment), experiment.server.buffers
-    advanced(experiment, 1)
-    assert torch.equal(experiment.server.buffers, before), "the server's own wait for the next average"
-    job = training_job(experiment)
-    assert job.model.shape == (3, experiment.setup.layout.size)
+    simulation = federation("skip(every=3)", module=Normed(), data=EVEN, local=WORK, sampling={"clients": 3})
+    first, before = uploads(simulation), simulation.server.buffers
+    advanced(simulation, 1)
+    assert torch.equal(simulation.server.buffers, before), "the server's own wait for the next average"
+    job = training_job(simulation)
+    assert job.model.shape == (3, simulation.setup.layout.size)
     came_from = [int(torch.cdist(row[None], first["model"]).argmin()) for row in job.model]
     assert sorted(came_from) == [0, 1, 2]
     torch.testing.assert_close(job.model, first["model"][came_from])

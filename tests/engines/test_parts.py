@@ -64,11 +64,11 @@ def test_a_cohort_in_one_part_stays_in_memory():
     assert not replies.filed
 
 
-def held(experiment):
-    kept = {f"server.{s}.{k}": v for s, tree in experiment.server.kept.items() for k, v in tree.items()}
-    state = experiment.store.read(range(len(experiment.clients)))
+def held(simulation):
+    kept = {f"server.{s}.{k}": v for s, tree in simulation.server.kept.items() for k, v in tree.items()}
+    state = simulation.store.read(range(len(simulation.clients)))
     kept |= {f"client.{s}.{k}": v for s, tree in state.items() for k, v in tree.items()}
-    return {"w": experiment.server.w, **kept}
+    return {"w": simulation.server.w, **kept}
 
 
 @pytest.mark.parametrize("kind", ["stack", "loop"])

@@ -114,8 +114,8 @@ def test_a_federation_of_the_loop_is_the_same_with_and_without_it(method, tmp_pa
     fast = federation(method, engine={"kind": "loop"}, **settings)
     monkeypatch.setenv("FEDBRAID_CACHE", str(tmp_path))  # where no library is
     plain = federation(method, engine={"kind": "loop", "compile_seconds": 0.0}, **settings)
-    for experiment, layers in ((fast, 2), (plain, 0)):
-        job = experiment.engine.loop.jobs.get()
-        experiment.engine.loop.jobs.put(job)
+    for simulation, layers in ((fast, 2), (plain, 0)):
+        job = simulation.engine.loop.jobs.get()
+        simulation.engine.loop.jobs.put(job)
         assert sum(isinstance(layer, LoopConv2d) for layer in job.model.training.modules()) == layers
     assert identical(held(advanced(fast, 2)), held(advanced(plain, 2)))

@@ -39,9 +39,9 @@ def by_engine(method, *, other=None, **settings):
     """What the stack and the loop hold after three rounds, and the lines of their logs."""
     results = []
     for engine in ({"kind": "stack"}, {"kind": "loop"} if other is None else other):
-        experiment = federation(method, own=MADE_UP, engine=engine, **settings)
-        lines = [experiment.advance() for _ in range(3)]
-        results.append((held(experiment), lines))
+        simulation = federation(method, own=MADE_UP, engine=engine, **settings)
+        lines = [simulation.advance() for _ in range(3)]
+        results.append((held(simulation), lines))
     return results
 
 

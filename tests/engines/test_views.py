@@ -26,23 +26,23 @@ class Distil(Strand):
 
 
 def trained(method, cached, kind, **settings):
-    experiment = federation(method, own=MADE_UP, engine={"kind": kind}, rounds=3, **settings)
-    experiment.engine.cache_views = cached
-    lines = [experiment.advance() for _ in range(3)]
-    return held(experiment), [line["forward_samples"] for line in lines]
+    simulation = federation(method, own=MADE_UP, engine={"kind": kind}, rounds=3, **settings)
+    simulation.engine.cache_views = cached
+    lines = [simulation.advance() for _ in range(3)]
+    return held(simulation), [line["forward_samples"] for line in lines]
 
 
 def by_hand(lam, mu, rounds=3, lr=0.1):
     """Plain autograd: both teachers evaluated on every batch."""
-    experiment = federation(Teach(lam, mu))
-    model, none, samples = experiment.model, experiment.server.buffers, experiment.clients.samples
-    w = experiment.server.w
+    simulation = federation(Teach(lam, mu))
+    model, none, samples = simulation.model, simulation.server.buffers, simulation.clients.samples
+    w = simulation.server.w
     previous = [w] * len(SIZES)
     for t in range(rounds):
         models = []
         for k, size in enumerate(SIZES):
-            plan = make_plan(Chain(), experiment.config.local, size, 4, seed=0, round=t, client=k)
-            own, at = experiment.clients.own(k), w
+            plan = make_plan(Chain(), simulation.config.local, size, 4, seed=0, round=t, client=k)
+            own, at = simulation.clients.own(k), w
             for row, count in zip(plan.positions, plan.counts, strict=True):
                 x, y = samples.x[own[row[:count]]], samples.y[own[row[:count]]]
                 at = at.detach().requires_grad_()

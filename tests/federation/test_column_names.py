@@ -18,7 +18,7 @@ from fedbraid.deploy.remote import Patience
 from fedbraid.deploy.server import conduct
 from fedbraid.deploy.transport import InProcess
 from fedbraid.errors import UserError
-from fedbraid.training.overrides import Given
+from fedbraid.training.user_objects import UserObjects
 
 COLUMNS = ("age", "bmi", "glucose")
 KINDS = ("healthy", "pre", "sick")
@@ -72,7 +72,7 @@ def said_to_newcomer(place, order, more=None, held=None, **data):
     node = clients(place, {"a": (order, more or {})})
     node = {"a": partial(Node, place / "a", "a", held, device="cpu")} if held else node
     register, patience = Register(place / "run" / "federation.json", ("a",)), Patience(pause=0.0)
-    federation = assembled(config, InProcess(node), register, patience, place / "run" / "states", Given())
+    federation = assembled(config, InProcess(node), register, patience, place / "run" / "states", UserObjects())
     register.open()
     federation.engine.mail.greet_newcomers()
     return federation.engine.mail.unfit.get("a", ("",))[0]
@@ -139,7 +139,7 @@ def test_who_has_come_is_not_waited_for(tmp_path, caplog):
     config = from_dict(SETTINGS | {"data": {"name": "clients", "labels": list(KINDS), "features": list(COLUMNS)}})
     register = Register(tmp_path / "federation.json", names)
     transport = Arriving(clients(tmp_path, dict.fromkeys(names, (COLUMNS, {}))))
-    federation = assembled(config, transport, register, Patience(pause=0.0), tmp_path / "states", Given())
+    federation = assembled(config, transport, register, Patience(pause=0.0), tmp_path / "states", UserObjects())
     register.open()
     with caplog.at_level(logging.INFO):
         federation.gather()

@@ -90,8 +90,8 @@ def same(joined, method, tmp_path, network=None):
     server = joined.serve(method, tmp_path / "run", *(("--model", network) if network else ()))
     assert server.wait(180) == 0, "\n".join(server.lines)
     named = SETTINGS | ({"model": {"name": "net", "hidden": [8]}} if network else {})
-    brought = {"model": load_network(network)} if network else {}
-    api.run(method, config=from_dict(named), out=tmp_path / "here", **brought)
+    supplied = {"model": load_network(network)} if network else {}
+    api.run(method, config=from_dict(named), out=tmp_path / "here", **supplied)
     alike(tmp_path)
     lines, ours = (
         [json.loads(line) for line in (tmp_path / run / "rounds.jsonl").read_text().splitlines()]

@@ -323,7 +323,7 @@ def greeted(held, home, method="fedavg", **facts):
     config = from_dict(settings | {"data": {"name": "clients", "shape": [3], "classes": 3} | facts})
     transport = InProcess({"a": lambda: Node(home, "a", Holds(held), device="cpu")})
     register = world.Register(home / "federation.json", ("a",))
-    federation = world.assembled(config, transport, register, world.Patience(pause=0.0), home, world.Given())
+    federation = world.assembled(config, transport, register, world.Patience(pause=0.0), home, world.UserObjects())
     register.open()
     federation.engine.mail.greet_newcomers()
     if "a" in federation.engine.mail.unfit:

@@ -13,9 +13,9 @@ from fedbraid.deploy.register import Register
 from fedbraid.deploy.remote import Patience
 from fedbraid.deploy.server import conduct
 from fedbraid.deploy.transport import InProcess
-from fedbraid.training.overrides import Given
 from fedbraid.training.run_directory import RunDirectory
 from fedbraid.training.simulation import build
+from fedbraid.training.user_objects import UserObjects
 
 MODEL = {"model": {"name": "Net", "width": 5}}
 
@@ -55,7 +55,7 @@ def conducted(config, place, network, **rest):
 @pytest.mark.parametrize("method", ["moon+scaffold", "creff", "fednh"])
 def test_it_trains_as_on_one_machine(method, file, tmp_path):
     config = configured(method, file, **MODEL)
-    here = build(config, Given(model=Net))
+    here = build(config, UserObjects(model=Net))
     for _ in range(config.rounds):
         here.advance()
     done = conducted(config, tmp_path, Net)
@@ -96,7 +96,7 @@ def refusal(config, place, network):
     """Why a client does not take part where the server has `Net`."""
     register = Register(place / "run" / "federation.json", NAMES)
     transport = InProcess(nodes(config, place / "homes", network=network))
-    federation = assembled(config, transport, register, Patience(pause=0.0), place / "states", Given(model=Net))
+    federation = assembled(config, transport, register, Patience(pause=0.0), place / "states", UserObjects(model=Net))
     register.open()
     federation.engine.mail.greet_newcomers()
     return federation.engine.mail.unfit[NAMES[0]][0]

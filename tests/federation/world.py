@@ -27,8 +27,8 @@ from fedbraid.deploy.server import conduct
 from fedbraid.deploy.transport import InProcess
 from fedbraid.engines.replies import Stacked
 from fedbraid.storage.files import write_bytes
-from fedbraid.training.overrides import Given
-from fedbraid.training.simulation import Experiment, build
+from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.user_objects import UserObjects
 
 SIZES = (5, 3, 9, 1, 6)
 """Clients' training samples; one has a single one."""
@@ -79,9 +79,9 @@ def configured(method: str, file: Path, **settings: Any) -> Config:
     return from_dict(SETTINGS | {"method": method, "data": data} | settings)
 
 
-def here(config: Config) -> Experiment:
+def here(config: Config) -> Simulation:
     """The federation on one machine."""
-    return build(config, Given())
+    return build(config, UserObjects())
 
 
 def nodes(config: Config, homes: Path, **settings: Any) -> dict[str, Callable[[], Node]]:
@@ -104,18 +104,18 @@ def by_letter(
     transport = transport or InProcess(nodes(config, place / "homes"))
     patience = Patience(min_clients, seconds=1.0, tries=tries, pause=0.0)
     register = Register(place / "run" / "federation.json", NAMES, secure=secrecy is not None)
-    federation = assembled(config, transport, register, patience, place / "run" / "checkpoint", Given(), secrecy)
+    federation = assembled(config, transport, register, patience, place / "run" / "checkpoint", UserObjects(), secrecy)
     register.open()
     federation.gather()
     return federation
 
 
-def held_here(experiment: Experiment) -> dict[str, Tensor]:
+def held_here(simulation: Simulation) -> dict[str, Tensor]:
     """Everything that the next round depends on: model, buffers, the server's and every client's state."""
-    return _server(experiment) | {
+    return _server(simulation) | {
         f"client {k}/{s}/{name}": value[0]
         for k in range(len(NAMES))
-        for s, tree in experiment.store.read([k]).items()
+        for s, tree in simulation.store.read([k]).items()
         for name, value in tree.items()
     }
 
@@ -154,17 +154,17 @@ def finite(held: Mapping[str, Tensor]) -> bool:
 # --- what may happen on the way
 
 
-def lacking(experiment: Experiment, lost: Mapping[tuple[int, str], set[int]]) -> Experiment:
+def lacking(simulation: Simulation, lost: Mapping[tuple[int, str], set[int]]) -> Simulation:
     """The federation on one machine, where the clients of these numbers do not reply in that round to that kind."""
-    real = experiment.engine.run
+    real = simulation.engine.run
 
     def run(job: Job, meanwhile: Callable[[], None] = nothing) -> Stacked:
         gone = lost.get((job.round, job.kind), set())
         stay = np.flatnonzero([int(number) not in gone for number in job.cohort.ids])
         return real(job, meanwhile) if len(stay) == len(job.cohort) else real(job.only(stay)).of_those_at(stay)
 
-    experiment.engine.run = run  # type: ignore[method-assign]
-    return experiment
+    simulation.engine.run = run  # type: ignore[method-assign]
+    return simulation
 
 
 Happening = Callable[[Letter, bytes], bytes | None]

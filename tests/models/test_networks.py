@@ -118,9 +118,9 @@ def test_regression():
     settings = {"data": toy(task="regression"), "model": {"name": "mlp", "hidden": [8, 4]}, "rounds": 20}
     lines = []
     for kind in ("stack", "loop"):
-        experiment = federation(engine={"kind": kind}, **settings)
-        assert experiment.module().head.out_features == 1
-        lines.append([experiment.advance()["train_loss"] for _ in range(20)])
+        simulation = federation(engine={"kind": kind}, **settings)
+        assert simulation.module().head.out_features == 1
+        lines.append([simulation.advance()["train_loss"] for _ in range(20)])
     assert lines[0] == pytest.approx(lines[1], rel=1e-9)
     assert lines[0][-1] < 0.9 * lines[0][0]
 

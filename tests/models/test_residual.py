@@ -101,10 +101,10 @@ def test_batchnorm_is_trained_client_by_client_and_the_log_says_why(caplog):
     data = toy((4, 4), (3, 8, 8))
     settings = {"model": {"name": "resnet20", "norm": "batch"}, "local": {"batch": 4, "epochs": 1}, "rounds": 1}
     with caplog.at_level(logging.WARNING, "fedbraid"):
-        experiment = federation(data=data, **settings)
-    assert experiment.engine.kind == "loop"
+        simulation = federation(data=data, **settings)
+    assert simulation.engine.kind == "loop"
     assert "BatchNorm2d" in caplog.text
-    before = experiment.server.buffers
-    advanced(experiment)
-    assert not torch.equal(experiment.server.buffers, before)
+    before = simulation.server.buffers
+    advanced(simulation)
+    assert not torch.equal(simulation.server.buffers, before)
     assert len(before) == 2 * (7 * 16 + 6 * 32 + 6 * 64)

@@ -78,9 +78,9 @@ def test_frozen_embeddings_travel_and_are_not_trained(glove):
     small, file = SMALL["lstm"], glove("to 1 2 3 4", "be 5 6 7 8")
     for kind in ("stack", "loop"):
         model = {"name": "lstm", **small.options, "frozen": True, "vectors": str(file)}
-        experiment = federation(data=small.data(), model=model, engine={"kind": kind}, optimizer={"weight_decay": 0.1})
-        before = experiment.module().state_dict()
-        after = advanced(experiment, 1).module().state_dict()
+        simulation = federation(data=small.data(), model=model, engine={"kind": kind}, optimizer={"weight_decay": 0.1})
+        before = simulation.module().state_dict()
+        after = advanced(simulation, 1).module().state_dict()
         assert {key for key in after if torch.allclose(before[key], after[key])} == {"embedding.weight"}
         assert after["embedding.weight"][TOKENS.index("be")].tolist() == pytest.approx([5, 6, 7, 8])
 

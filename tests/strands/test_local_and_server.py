@@ -41,9 +41,9 @@ def test_avgm_gives_the_server_momentum(nesterov, dampened):
         step = delta(world, t, w)
         v = beta * v + (1 - beta if dampened else 1) * step
         w = w + (step + beta * v if nesterov else v)
-    experiment = world.trained(f"avgm(beta={beta}, nesterov={nesterov}, dampened={dampened})")
-    assert far(experiment.server.w, w) < 1e-12
-    assert far(experiment.server.kept["avgm"]["v"], v) < 1e-12
+    simulation = world.trained(f"avgm(beta={beta}, nesterov={nesterov}, dampened={dampened})")
+    assert far(simulation.server.w, w) < 1e-12
+    assert far(simulation.server.kept["avgm"]["v"], v) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_scaffold_keeps_control_variates(work, optimizer):
             changes.append(new - clients[k])
             clients[k] = new
         w, c = np.mean(models, axis=0), c + np.sum(changes, axis=0) / len(world.sizes)
-    experiment = world.trained("scaffold", optimizer)
-    assert far(experiment.server.w, w) < 1e-10
-    assert far(experiment.server.kept["scaffold"]["c"], c) < 1e-10
-    assert far(held(experiment)["clients/scaffold/c"], clients) < 1e-10
+    simulation = world.trained("scaffold", optimizer)
+    assert far(simulation.server.w, w) < 1e-10
+    assert far(simulation.server.kept["scaffold"]["c"], c) < 1e-10
+    assert far(held(simulation)["clients/scaffold/c"], clients) < 1e-10
 
 
 @pytest.mark.parametrize("cohort", [3, 2])
@@ -115,13 +115,13 @@ def test_skip_lets_models_wander_and_weighs_them_by_the_samples_they_saw(rounds_
         else:
             order = stream(0, "server/skip", round=t).permutation(COHORT)
             models, seen = [models[i] for i in order], seen[order]
-    experiment = world.trained(f"skip(every={rounds_each}, final_aggregate={final})")
-    assert far(experiment.server.w, w) < 1e-12
+    simulation = world.trained(f"skip(every={rounds_each}, final_aggregate={final})")
+    assert far(simulation.server.w, w) < 1e-12
     if final or ROUNDS % rounds_each == 0:
-        assert experiment.server.kept["skip"] == {}
+        assert simulation.server.kept["skip"] == {}
     else:
-        assert far(experiment.server.kept["skip"]["model"], np.stack(models)) < 1e-12
-        assert far(experiment.server.kept["skip"]["seen"], seen) < 1e-9
+        assert far(simulation.server.kept["skip"]["model"], np.stack(models)) < 1e-12
+        assert far(simulation.server.kept["skip"]["seen"], seen) < 1e-9
 
 
 def test_models_that_wander_are_weighed_the_same_under_uniform_averaging():

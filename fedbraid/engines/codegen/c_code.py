@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbraid.engines.codegen.trace import Call, Recording, tensors_in
+from fedbraid.engines.codegen.trace import Call, RunWriter, tensors_in
 
 TYPES = {
     torch.float32: "float",
@@ -53,7 +53,7 @@ class Source:
     scratch: int  # bytes
 
 
-def as_c(recording: Recording, state: int, rows: int, operations: Mapping[str, Operation]) -> Source:
+def as_c(recording: RunWriter, state: int, rows: int, operations: Mapping[str, Operation]) -> Source:
     """A step as C. Its first `state` inputs are those it gives anew, and `rows` more come from a plan."""
     return Writer(recording, state, rows, operations).source()
 
@@ -76,7 +76,7 @@ one(starts[k], stops[k], in + k * %d, work, sgemm, dgemm);
 class Writer:
     """Recorded calls as lines of C."""
 
-    def __init__(self, recording: Recording, state: int, rows: int, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, recording: RunWriter, state: int, rows: int, operations: Mapping[str, Operation]) -> None:
         self.recording, self.state, self.rows, self.operations = recording, state, rows, operations
         self.names: dict[int, str] = {}  # memory -> the name of its pointer
         self.lines: list[str] = []
@@ -214,7 +214,7 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _needed(recording: Recording) -> list[Call]:
+def _needed(recording: RunWriter) -> list[Call]:
     """The calls that compute something, that depend on the inputs, and that the outputs depend on."""
     inputs = _memories(recording.inputs)
     written = {m for call in recording.calls for m in _memories(call.writes)}

@@ -65,7 +65,7 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class RunWriter:
     """What a function asked of the dispatcher, in order, with the tensors that came of it."""
 
     inputs: list[Tensor]
@@ -73,14 +73,14 @@ class Recording:
     outputs: list[Tensor]
 
 
-def record(function: Flat, inputs: Sequence[Tensor]) -> Recording:
+def record(function: Flat, inputs: Sequence[Tensor]) -> RunWriter:
     """One call of `function`, written down."""
     # copies, since two inputs that alias would be taken for one; contiguous, since views depend on it
     apart = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
     recorder = _Recorder()
     with torch.no_grad(), recorder:
         outputs = function(*apart)
-    return Recording(apart, recorder.calls, outputs)
+    return RunWriter(apart, recorder.calls, outputs)
 
 
 class _Recorder(Mode):  # type: ignore[no-untyped-call]

@@ -17,10 +17,10 @@ CLOSE = 1e-10
 
 def matches(world, kind, w, close=CLOSE, **settings):
     """The federation that trained to the loop's model w, which is not FedAvg's."""
-    experiment = world.trained(kind, **settings)
-    assert apart(experiment.server.w, w) < close
+    simulation = world.trained(kind, **settings)
+    assert apart(simulation.server.w, w) < close
     assert apart(w, fedavg(world.rho, world.clients)) > 1e-5
-    return experiment
+    return simulation
 
 
 @cache

@@ -192,12 +192,12 @@ def test_rfedavg_and_rfedavg_plus_train_alike_while_their_means_are_the_same():
 def test_fedacds_score_is_of_the_trained_local_model(kind):
     """A client alone in its round: the score belongs to the model that the server then holds."""
     world = World("fedacd(mixup=0.0)", cohort=1)
-    experiment = world.built(kind)
+    simulation = world.built(kind)
     for t in range(3):
         (k,) = world.cohort(t)
-        score = float(replies(experiment)[-1].each("fedacd.score"))
-        experiment.advance()
-        p, y = net(experiment.server.w, world.x[k])[0].softmax(-1).numpy(), world.y[k].numpy()
+        score = float(replies(simulation)[-1].each("fedacd.score"))
+        simulation.advance()
+        p, y = net(simulation.server.w, world.x[k])[0].softmax(-1).numpy(), world.y[k].numpy()
         rows = []
         for c in set(y.tolist()):
             P = p[y == c].mean(0)
@@ -245,31 +245,31 @@ def test_fedacds_hyper_parameters_that_have_no_logarithm_are_refused(method):
 # --- what crosses the network, what stays
 
 
-def replies(experiment):
+def replies(simulation):
     """The replies to each job of the next round, which is not finished; clients' states stay as they were."""
     everybody = range(len(SIZES))
-    before = experiment.store.read(everybody) if experiment.store.blank else None
-    args = experiment.setup, experiment.server, experiment.cohort(), experiment.config.seed
-    flow = one_round(experiment.chain, experiment.lr, *args)
-    answers = [experiment.engine.run(next(flow))]
+    before = simulation.store.read(everybody) if simulation.store.blank else None
+    args = simulation.setup, simulation.server, simulation.cohort(), simulation.config.seed
+    flow = one_round(simulation.chain, simulation.lr, *args)
+    answers = [simulation.engine.run(next(flow))]
     try:
         while True:
-            answers.append(experiment.engine.run(flow.send(answers[-1])))
+            answers.append(simulation.engine.run(flow.send(answers[-1])))
     except StopIteration:
         pass
     if before is not None:
-        experiment.store.write(everybody, before)
+        simulation.store.write(everybody, before)
     return answers
 
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_rods_personal_head_stays_on_its_client_and_leaves_the_shared_model_alone(kind):
     world = World("rod", rho=0.5)
-    experiment = world.trained(kind)
+    simulation = world.trained(kind)
     uploads = replies(world.built(kind))[0].uploads
     assert {"model"} <= uploads.keys() and not [key for key in uploads if "rod" in key]
-    assert torch.equal(experiment.server.w, world.trained(kind, "rod(personal=False)").server.w)
-    heads = held(experiment)["clients/rod/weight"]
+    assert torch.equal(simulation.server.w, world.trained(kind, "rod(personal=False)").server.w)
+    heads = held(simulation)["clients/rod/weight"]
     sampled = {k for t in range(5) for k in world.cohort(t)}
     assert [bool(h.any()) for h in heads] == [k in sampled for k in range(len(SIZES))]
     assert len({tuple(h.flatten().tolist()) for h in heads}) >= len(sampled)
@@ -298,17 +298,17 @@ def test_rods_personal_head_stays_on_its_client_and_leaves_the_shared_model_alon
 )
 def test_passes_over_the_data(method, forward, backward, kind):
     world = World(method)
-    experiment = world.built(kind)
+    simulation = world.built(kind)
     for t in range(2):
-        line, samples = experiment.advance(), sum(SIZES[k] for k in world.cohort(t))
+        line, samples = simulation.advance(), sum(SIZES[k] for k in world.cohort(t))
         assert (line["forward_samples"], line["backward_samples"]) == (forward * samples, backward * samples)
 
 
 @pytest.mark.parametrize("method", ["asd", "ntd", "asd+ntd", "moon", "sam", "decorr", "lc", "rod", "mixup"])
 def test_only_models_cross_the_network(method):
-    experiment = World(method).built("loop")
+    simulation = World(method).built("loop")
     for _ in range(2):
-        line = experiment.advance()
+        line = simulation.advance()
         assert line["bytes_down"] == line["bytes_up"] == COHORT * PARAMETERS * BYTES
 
 
@@ -321,9 +321,9 @@ def test_fedacd_uploads_one_number_more(kind, cohort):
 
 @pytest.mark.parametrize(("kind", "cohort"), [("loop", 2), ("loop", 3), ("stack", 4), ("loop", 6)])
 def test_rfedavg_plus_sends_one_mean_each_way(kind, cohort):
-    experiment = World("rfedavg_plus", cohort=cohort).built(kind)
+    simulation = World("rfedavg_plus", cohort=cohort).built(kind)
     for _ in range(3):
-        line = experiment.advance()
+        line = simulation.advance()
         assert line["bytes_down"] == line["bytes_up"] == cohort * (PARAMETERS + HIDDEN) * BYTES
 
 
@@ -331,10 +331,10 @@ def test_rfedavg_plus_sends_one_mean_each_way(kind, cohort):
 @pytest.mark.parametrize(("kind", "cohort"), [("loop", 2), ("stack", 4), ("loop", 6)])
 def test_rfedavg_sends_everybody_everybodys_mean(kind, cohort, include_self):
     world = World(f"rfedavg(include_self={include_self})", cohort=cohort)
-    experiment, known, quiet = world.built(kind, rounds=9), set(), 0
+    simulation, known, quiet = world.built(kind, rounds=9), set(), 0
     for t in range(9):
         ids = set(world.cohort(t))
-        line = experiment.advance()
+        line = simulation.advance()
         asked = not ids <= known
         samples = sum(SIZES[k] for k in ids)
         assert line["bytes_up"] == cohort * (PARAMETERS + HIDDEN * (1 + asked)) * BYTES
@@ -355,17 +355,17 @@ def test_rfedavg_sends_means_once_in_its_first_round(cohort):
 
 def test_every_mean_that_leaves_a_client_has_noise_of_its_own():
     """Else the difference of two uploads has none."""
-    experiment = World("rfedavg(noise=1.0)", cohort=6).built(optimizer={"lr": 1e-12})
-    before, after = (answer.each("rfedavg.map") for answer in replies(experiment))
+    simulation = World("rfedavg(noise=1.0)", cohort=6).built(optimizer={"lr": 1e-12})
+    before, after = (answer.each("rfedavg.map") for answer in replies(simulation))
     assert ((before - after).abs().amax(1) > 1e-3).all()  # the model has hardly moved
 
 
 def test_noise_differs_between_clients_and_rounds():
-    experiment = World("rfedavg_plus(noise=1.0)", cohort=6).built(optimizer={"lr": 1e-12})
+    simulation = World("rfedavg_plus(noise=1.0)", cohort=6).built(optimizer={"lr": 1e-12})
     maps = []
     for _ in range(2):
-        maps.append(replies(experiment)[0].each("rfedavg_plus.map"))
-        experiment.advance()
+        maps.append(replies(simulation)[0].each("rfedavg_plus.map"))
+        simulation.advance()
     clean = World("rfedavg_plus(noise=1e-9)", cohort=6).built()
     noise = torch.stack(maps) - replies(clean)[0].each("rfedavg_plus.map")
     scaled = noise * tensor(SIZES)[:, None]  # standard normal
@@ -382,9 +382,9 @@ def test_a_learning_rate_that_decays_reaches_rods_personal_head():
     world = World("rod", cohort=1, work={"batch": 0, "epochs": 1})
     heads = []
     for decay in (1.0, 0.5):
-        experiment = advanced(world.built(optimizer={"lr": LR, "decay": decay}), 1)
-        first = held(experiment)["clients/rod/bias"].clone()
-        heads.append((first, held(advanced(experiment, 1))["clients/rod/bias"]))
+        simulation = advanced(world.built(optimizer={"lr": LR, "decay": decay}), 1)
+        first = held(simulation)["clients/rod/bias"].clone()
+        heads.append((first, held(advanced(simulation, 1))["clients/rod/bias"]))
     assert torch.equal(heads[0][0], heads[1][0])
     (k,) = world.cohort(1)
     assert [k] != world.cohort(0)  # so its head starts from zero
@@ -394,15 +394,15 @@ def test_a_learning_rate_that_decays_reaches_rods_personal_head():
 @pytest.mark.parametrize("more", ["", "+disco(target=global)"])
 def test_rfedavgs_clients_tell_their_mean_under_the_initial_model_once(more):
     """What the accountant counts: one release, and one after each training."""
-    experiment = World(f"rfedavg(noise=1.0){more}", cohort=3).built(rounds=8)
+    simulation = World(f"rfedavg(noise=1.0){more}", cohort=3).built(rounds=8)
     told, trained = np.zeros(len(SIZES), dtype=int), np.zeros(len(SIZES), dtype=int)
     for _ in range(8):
-        ids = experiment.cohort().ids
-        answers = replies(experiment)
+        ids = simulation.cohort().ids
+        answers = replies(simulation)
         trained[ids] += 1
         if len(answers) == 2:
             told[ids] += answers[0].each("rfedavg.map").abs().amax(1).numpy() > 0
-        experiment.advance()
+        simulation.advance()
     assert set(told[trained > 0]) == {1}
     assert max(trained) + 1 <= RFedAvg(noise=1.0).releases(8)[1]
 

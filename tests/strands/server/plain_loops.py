@@ -18,7 +18,7 @@ from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
 from fedbraid.core.plan import LocalWork, Plan, make_plan
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.training.simulation import Experiment
+from fedbraid.training.simulation import Simulation
 
 ROUNDS, COHORT, LR, FEATURES, HIDDEN, CLASSES = 5, 3, 0.2, 3, 5, 4
 LABELS = ([0] * 7 + [1] * 3, [2], [0, 1, 2] * 4 + [1, 2], [3, 3, 3, 3, 0, 0], [1, 1, 1, 1, 1, 1, 2, 2])
@@ -60,7 +60,7 @@ class World:
         self.data, self.net = data(), net
         self.sizes = torch.tensor(SIZES, dtype=torch.float64)
 
-    def federation(self, method: str, kind: str = "loop", **settings: Any) -> Experiment:
+    def federation(self, method: str, kind: str = "loop", **settings: Any) -> Simulation:
         return federation(
             method,
             data=self.data,
@@ -72,7 +72,7 @@ class World:
             **{"rounds": ROUNDS, "evaluate": {"every": 99}} | settings,
         )
 
-    def trained(self, method: str, kind: str = "loop", **settings: Any) -> Experiment:
+    def trained(self, method: str, kind: str = "loop", **settings: Any) -> Simulation:
         return advanced(self.federation(method, kind, **settings))
 
     @property

@@ -39,10 +39,10 @@ def test_scaffold(kind, option, hyper, optimizer):
         x = x + hyper.get("server_lr", 1.0) * (torch.stack(models).mean(0) - x)
         c = c + torch.stack(changes).sum(0) / N
     written = "".join(f", {name}={value}" for name, value in hyper.items())
-    experiment = world.trained(f"scaffold(option={option}{written})", kind)
-    assert far(experiment.server.w, x) < 1e-10
-    assert far(experiment.server.kept["scaffold"]["c"], c) < 1e-10
-    assert far(held(experiment)["clients/scaffold/c"], own) < 1e-10
+    simulation = world.trained(f"scaffold(option={option}{written})", kind)
+    assert far(simulation.server.w, x) < 1e-10
+    assert far(simulation.server.kept["scaffold"]["c"], c) < 1e-10
+    assert far(held(simulation)["clients/scaffold/c"], own) < 1e-10
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,11 +64,11 @@ def test_feddyn_in_the_papers_own_units(kind, by_size, momentum):
         mean = torch.stack(models).mean(0)
         h = h - alpha / N * (torch.stack(models) - theta).sum(0)
         theta = mean - h / alpha
-    experiment = world.trained(f"drift(alpha={alpha}, by_size={by_size})", kind)
-    assert far(experiment.server.w, theta) < 1e-10
-    assert far(experiment.deployed()[0], mean) < 1e-10
-    assert far(-alpha / relative[:, None] * held(experiment)["clients/drift/h"], own) < 1e-10
-    assert far(-alpha * experiment.server.kept["drift"]["h"], h) < 1e-10
+    simulation = world.trained(f"drift(alpha={alpha}, by_size={by_size})", kind)
+    assert far(simulation.server.w, theta) < 1e-10
+    assert far(simulation.deployed()[0], mean) < 1e-10
+    assert far(-alpha / relative[:, None] * held(simulation)["clients/drift/h"], own) < 1e-10
+    assert far(-alpha * simulation.server.kept["drift"]["h"], h) < 1e-10
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,11 +91,11 @@ def test_feddc(kind):
             own_c[k], own_h[k] = new, own_h[k] + y - theta
         mean = torch.stack(models).mean(0)
         theta, c = mean + own_h.mean(0), c + torch.stack(changes).sum(0) / N
-    experiment = world.trained(f"scaffold+drift(alpha={alpha})", kind)
-    assert far(experiment.server.w, theta) < 1e-10
-    assert far(experiment.deployed()[0], mean) < 1e-10
-    assert far(held(experiment)["clients/scaffold/c"], own_c) < 1e-10
-    assert far(held(experiment)["clients/drift/h"], own_h) < 1e-10
+    simulation = world.trained(f"scaffold+drift(alpha={alpha})", kind)
+    assert far(simulation.server.w, theta) < 1e-10
+    assert far(simulation.deployed()[0], mean) < 1e-10
+    assert far(held(simulation)["clients/scaffold/c"], own_c) < 1e-10
+    assert far(held(simulation)["clients/drift/h"], own_h) < 1e-10
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,9 +118,9 @@ def test_fedspeed(kind, mix):
             models.append(y)
         mean = torch.stack(models).mean(0)
         x = mean - lamb * own.mean(0)
-    experiment = world.trained(f"sam(rho={rho}, mix={mix})+drift(alpha={1 / lamb})", kind)
-    assert far(experiment.server.w, x) < 1e-10
-    assert far(experiment.deployed()[0], mean) < 1e-10
+    simulation = world.trained(f"sam(rho={rho}, mix={mix})+drift(alpha={1 / lamb})", kind)
+    assert far(simulation.server.w, x) < 1e-10
+    assert far(simulation.deployed()[0], mean) < 1e-10
 
 
 # --- identities
@@ -147,12 +147,12 @@ def test_feddc_reads_the_same_from_either_side():
 @pytest.mark.parametrize("method", ["drift", "scaffold+drift", "sam+drift"])
 def test_the_mean_of_the_cohorts_models_is_handed_out(method):
     world = World()
-    experiment = world.federation(method)
+    simulation = world.federation(method)
     for _ in range(ROUNDS):
-        experiment.advance()
-        mean = experiment.server.cohort_mean[0]
-        assert far(experiment.deployed()[0], mean) < 1e-13
-    assert far(experiment.server.w, mean) > 1e-3
+        simulation.advance()
+        mean = simulation.server.cohort_mean[0]
+        assert far(simulation.deployed()[0], mean) < 1e-13
+    assert far(simulation.server.w, mean) > 1e-3
 
 
 def test_the_first_step_of_corrections_is_fedavgs():
@@ -162,20 +162,20 @@ def test_the_first_step_of_corrections_is_fedavgs():
     for method in ("scaffold", "uniform+prox", "uniform+nova"):
         assert far(world.trained(method, rounds=1).server.w, plain) < 1e-15
     for method in ("drift", "scaffold+drift", "sam(rho=0)+drift"):
-        experiment = world.trained(method, rounds=1)
-        assert far(experiment.deployed()[0], plain) < 1e-15
+        simulation = world.trained(method, rounds=1)
+        assert far(simulation.deployed()[0], plain) < 1e-15
         further = world.start + (1 + COHORT / N) * (plain - world.start)
-        assert far(experiment.server.w, further) < 1e-14
+        assert far(simulation.server.w, further) < 1e-14
 
 
 @pytest.mark.parametrize("method", ["scaffold", "scaffold(option=1)", "drift", "scaffold+drift", "sam+drift"])
 def test_clients_that_stay_away_keep_what_they_have(method):
     world = World()
-    experiment = world.federation(method)
-    before = held(experiment)
+    simulation = world.federation(method)
+    before = held(simulation)
     for t in range(ROUNDS):
-        experiment.advance()
-        after = held(experiment)
+        simulation.advance()
+        after = held(simulation)
         away = [k for k in range(N) if k not in world.cohort(t)]
         for key in (key for key in after if key.startswith("clients/")):
             assert torch.equal(before[key][away], after[key][away])

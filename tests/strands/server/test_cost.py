@@ -60,7 +60,7 @@ def rounds(method, kind="loop", dtype="float64", count=3):
     sizes = (3, 5, 7, 4)
     x, y = rng.normal(size=(sum(sizes), INPUTS)), np.arange(sum(sizes)) % C
     parts = tuple(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
-    experiment = federation(
+    simulation = federation(
         method or "fedavg",
         data=(Dataset("cost", Split(x, y), Split(x[:3], y[:3]), C), Partition(parts)),
         model={"name": "mlp", "hidden": [D]},
@@ -69,13 +69,13 @@ def rounds(method, kind="loop", dtype="float64", count=3):
         engine={"kind": kind, "dtype": dtype},
         evaluate={"every": 99},
     )
-    return experiment, [experiment.advance() for _ in range(count)]
+    return simulation, [simulation.advance() for _ in range(count)]
 
 
 @pytest.mark.parametrize("method", COST)
 def test_floats_sent(method):
-    experiment, records = rounds(method)
-    assert experiment.setup.w.numel() == (P_NH if method.startswith("nh") else P)
+    simulation, records = rounds(method)
+    assert simulation.setup.w.numel() == (P_NH if method.startswith("nh") else P)
     record = records[-1]
     assert (record["bytes_down"] / 8 / K, record["bytes_up"] / 8 / K) == COST[method]
 

@@ -70,8 +70,8 @@ def test_a_client_infinitely_far_from_the_target_has_no_weight(normalise):
 
 def test_a_target_without_a_class_that_clients_have_keeps_the_model_finite():
     world = World()
-    experiment = world.trained("disco(target=(0.5, 0.5, 0.0, 0.0))")
-    assert experiment.server.w.isfinite().all()
+    simulation = world.trained("disco(target=(0.5, 0.5, 0.0, 0.0))")
+    assert simulation.server.w.isfinite().all()
 
 
 @pytest.mark.parametrize("target", [(0.5, 0.4), (0.5, 0.6, -0.1, 0.0), (0.3, 0.3, 0.3, 0.3), (0.5, 0.5)])
@@ -91,11 +91,11 @@ def test_neutral_disco_is_fedavg_to_the_bit(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_global_target_is_the_cohorts_own_distribution(kind):
     world = World()
-    experiment, seen = world.federation("disco(target=global)", kind), []
-    run = experiment.engine.run
-    experiment.engine.run = lambda job, meanwhile: seen.append((job, run(job, meanwhile))) or seen[-1][1]
+    simulation, seen = world.federation("disco(target=global)", kind), []
+    run = simulation.engine.run
+    simulation.engine.run = lambda job, meanwhile: seen.append((job, run(job, meanwhile))) or seen[-1][1]
     for _ in range(3):
-        experiment.advance()
+        simulation.advance()
     probes = [(job, replies) for job, replies in seen if job.kind == "probe"]
     targets = [job.sent["disco"]["target"] for job, _ in seen if job.kind == "train"]
     assert len(probes) == 3
@@ -144,12 +144,12 @@ def test_skipping_nothing_is_fedavg_to_the_bit(kind):
 @pytest.mark.parametrize("first", [True, False])
 def test_the_model_handed_out_stays_while_models_wander(method, first):
     world = World()
-    experiment = world.federation(f"skip(every=3)+{method}" if first else f"{method}+skip(every=3)")
-    before = experiment.deployed()[0]
+    simulation = world.federation(f"skip(every=3)+{method}" if first else f"{method}+skip(every=3)")
+    before = simulation.deployed()[0]
     body = slice(0, None) if "creff" not in method else slice(0, 20)
     for t in range(ROUNDS):
-        experiment.advance()
-        after = experiment.deployed()[0]
+        simulation.advance()
+        after = simulation.deployed()[0]
         averaged = (t + 1) % 3 == 0 or t + 1 == ROUNDS
         assert torch.equal(before[body], after[body]) != averaged
         before = after

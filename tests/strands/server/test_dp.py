@@ -45,12 +45,12 @@ def test_neither_clipped_nor_noised_is_the_uniform_mean_to_the_bit(kind):
         assert torch.equal(one.server.w, uniform.server.w)
 
 
-def uploads(experiment):
+def uploads(simulation):
     """What clients sent in the next round, as updates."""
-    sent, run = [], experiment.engine.run
-    experiment.engine.run = lambda job, *more: sent.append(run(job, *more)) or sent[-1]
-    before = experiment.server.w
-    experiment.advance()
+    sent, run = [], simulation.engine.run
+    simulation.engine.run = lambda job, *more: sent.append(run(job, *more)) or sent[-1]
+    before = simulation.server.w
+    simulation.advance()
     return sent[-1].each("model") - before
 
 

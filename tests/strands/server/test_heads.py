@@ -76,9 +76,9 @@ def test_fednh(kind, train_scale, optimizer):
     method = f"nh(rho=0.7, scale=4.0, train_scale={train_scale})"
     start = world.federation(method).server.w
     expected = fednh(world, start, 0.7)
-    experiment = world.trained(method, kind)
-    assert far(experiment.server.w, expected) < 1e-10
-    assert (abs(float(experiment.server.w[-1]) - 4.0) > 1e-3) == train_scale
+    simulation = world.trained(method, kind)
+    assert far(simulation.server.w, expected) < 1e-10
+    assert (abs(float(simulation.server.w[-1]) - 4.0) > 1e-3) == train_scale
 
 
 def test_some_round_of_these_lacks_a_class():
@@ -88,13 +88,13 @@ def test_some_round_of_these_lacks_a_class():
 
 def test_prototypes_start_orthonormal_and_stay_of_length_one():
     world = Trained()
-    experiment = world.federation("nh")
-    head = experiment.server.w[HEAD].view(CLASSES, HIDDEN)
+    simulation = world.federation("nh")
+    head = simulation.server.w[HEAD].view(CLASSES, HIDDEN)
     assert far(head @ head.T, torch.eye(CLASSES, dtype=torch.float64)) < 1e-6
     for t in range(ROUNDS):
-        before = experiment.server.w[HEAD].view(CLASSES, HIDDEN)
-        experiment.advance()
-        after = experiment.server.w[HEAD].view(CLASSES, HIDDEN)
+        before = simulation.server.w[HEAD].view(CLASSES, HIDDEN)
+        simulation.advance()
+        after = simulation.server.w[HEAD].view(CLASSES, HIDDEN)
         present = COUNTS[world.cohort(t)].sum(0) > 0
         assert torch.equal(before[~present], after[~present])
         assert far(after[present].norm(dim=1), torch.ones(int(present.sum()), dtype=torch.float64)) < 1e-12
@@ -105,11 +105,11 @@ def test_prototypes_start_orthonormal_and_stay_of_length_one():
 @pytest.mark.parametrize("beside", ["", "+prox(mu=0.5)", "+scaffold(option=1)", "+drift", "+sam"])
 def test_clients_return_the_prototypes_as_they_came(optimizer, beside):
     world = World(optimizer=optimizer)
-    experiment = world.federation("nh" + beside)
+    simulation = world.federation("nh" + beside)
     seen = []
-    run = experiment.engine.run
-    experiment.engine.run = lambda job, meanwhile: seen.append((job.model, run(job, meanwhile))) or seen[-1][1]
-    advanced(experiment, 3)
+    run = simulation.engine.run
+    simulation.engine.run = lambda job, meanwhile: seen.append((job.model, run(job, meanwhile))) or seen[-1][1]
+    advanced(simulation, 3)
     for sent, replies in seen:
         assert torch.equal(replies.each("model")[:, HEAD], sent[HEAD].expand(3, -1))
 
@@ -172,24 +172,24 @@ def test_creff(kind):
     world = World()
     w, features, head = creff(world, m=6, steps=4, epochs=3, match_lr=0.3, head_lr=0.2, batch=7)
     hyper = "per_class=6, match_steps=4, match_lr=0.3, head_epochs=3, head_lr=0.2, head_batch=7"
-    experiment = world.trained(f"creff({hyper})", kind)
-    kept = experiment.server.kept["creff"]
-    assert far(experiment.server.w, w) < 1e-12
+    simulation = world.trained(f"creff({hyper})", kind)
+    kept = simulation.server.kept["creff"]
+    assert far(simulation.server.w, w) < 1e-12
     assert far(kept["features"], features) < 1e-8
     assert far(kept["weight"], head[0]) < 1e-8
     assert far(kept["bias"], head[1]) < 1e-8
-    deployed = experiment.deployed()[0]
-    assert torch.equal(deployed[: HEAD.start], experiment.server.w[: HEAD.start])
+    deployed = simulation.deployed()[0]
+    assert torch.equal(deployed[: HEAD.start], simulation.server.w[: HEAD.start])
     assert far(deployed[HEAD.start :], torch.cat([head[0].reshape(-1), head[1]])) < 1e-8
 
 
 def test_features_of_a_class_that_nobody_has_stay():
     world = World()
-    experiment = world.federation("creff(per_class=4, match_steps=3, head_epochs=1)")
+    simulation = world.federation("creff(per_class=4, match_steps=3, head_epochs=1)")
     for t in range(ROUNDS):
-        before = experiment.server.kept["creff"]["features"]
-        experiment.advance()
-        after = experiment.server.kept["creff"]["features"]
+        before = simulation.server.kept["creff"]["features"]
+        simulation.advance()
+        after = simulation.server.kept["creff"]["features"]
         present = COUNTS[world.cohort(t)].sum(0) > 0
         assert torch.equal(before[~present], after[~present])
         assert not torch.equal(before[present], after[present])
@@ -205,11 +205,11 @@ def test_the_network_itself_goes_on_as_fedavg():
 @pytest.mark.parametrize("method", ["drift+{}", "{}+drift", "{}+scaffold+drift"])
 def test_the_head_handed_out_is_the_retrained_one_whatever_stands_beside(method):
     world = World()
-    experiment = world.trained(method.format("creff(per_class=4, match_steps=2, head_epochs=2)"))
-    kept = experiment.server.kept["creff"]
-    deployed = experiment.deployed()[0]
+    simulation = world.trained(method.format("creff(per_class=4, match_steps=2, head_epochs=2)"))
+    kept = simulation.server.kept["creff"]
+    deployed = simulation.deployed()[0]
     assert far(deployed[HEAD.start :], torch.cat([kept["weight"].reshape(-1), kept["bias"]])) < 1e-14
-    mean = experiment.server.cohort_mean[0]
+    mean = simulation.server.cohort_mean[0]
     assert far(deployed[: HEAD.start], mean[: HEAD.start]) < 1e-13
 
 

@@ -39,7 +39,7 @@ def path(method, clients, rounds, local=None, **optimizer):
     """The models that are handed out round by round; a client takes one to three steps on its whole data in each."""
     x, y, owner = problem()
     split, parts = Split(x, y), tuple(np.flatnonzero(owner == k) for k in range(3))
-    experiment = federation(
+    simulation = federation(
         method,
         data=(Dataset("lines", split, split, 1, "regression"), Partition(parts)),
         model={"name": "logistic"},
@@ -51,8 +51,8 @@ def path(method, clients, rounds, local=None, **optimizer):
         evaluate={"every": rounds},
     )
     for _ in range(rounds):
-        experiment.advance()
-        yield experiment.deployed()[0]
+        simulation.advance()
+        yield simulation.deployed()[0]
 
 
 def limit(*args, **settings):

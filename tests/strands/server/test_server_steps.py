@@ -47,11 +47,11 @@ def test_the_reach_of_a_local_solver(rho, nesterov, pull, expected):
     """‖a‖₁ in closed form, and where momentum meets a proximal pull as it was measured; η μ = pull."""
     for steps, wanted in zip((2, 5, 9), expected, strict=True):
         world = World(work={"batch": 4, "steps": steps}, optimizer={"lr": 0.1, "momentum": rho, "nesterov": nesterov})
-        experiment = world.federation(f"nova+prox(mu={pull / 0.1})" if pull else "nova")
+        simulation = world.federation(f"nova+prox(mu={pull / 0.1})" if pull else "nova")
         uploads = []
-        run = experiment.engine.run
-        experiment.engine.run = lambda job, _, run=run, uploads=uploads: uploads.append(run(job)) or uploads[-1]
-        experiment.advance()
+        run = simulation.engine.run
+        simulation.engine.run = lambda job, _, run=run, uploads=uploads: uploads.append(run(job)) or uploads[-1]
+        simulation.advance()
         assert uploads[0].each("nova.a").tolist() == pytest.approx([wanted] * 3, abs=0.005)
 
 
@@ -103,9 +103,9 @@ def test_fedavgm(kind, variant):
         v = beta * v + (1 - beta if variant == "dampened" else 1) * d
         x = x - (d + beta * v if variant == "nesterov" else v)
     flag = "" if variant == "heavy ball" else f", {variant}=True"
-    experiment = world.trained(f"avgm(beta={beta}{flag})", kind)
-    assert far(experiment.server.w, x) < 1e-10
-    assert far(experiment.server.kept["avgm"]["v"], -v) < 1e-10
+    simulation = world.trained(f"avgm(beta={beta}{flag})", kind)
+    assert far(simulation.server.w, x) < 1e-10
+    assert far(simulation.server.kept["avgm"]["v"], -v) < 1e-10
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,10 +130,10 @@ def test_fedopt(kind, rule, v0, corrected):
         eta = rate * (1 - b2 ** (t + 1)) ** 0.5 / (1 - b1 ** (t + 1)) if corrected else rate
         x = x + eta * m / (v.sqrt() + tau)
     hyper = f"kind={rule}, lr={rate}, beta1={b1}, beta2={b2}, tau={tau}, v0={v0}, bias_correction={corrected}"
-    experiment = world.trained(f"opt({hyper})", kind)
-    assert far(experiment.server.w, x) < 1e-9
-    assert far(experiment.server.kept["opt"]["m"], m) < 1e-10
-    assert far(experiment.server.kept["opt"]["v"], v) < 1e-10
+    simulation = world.trained(f"opt({hyper})", kind)
+    assert far(simulation.server.w, x) < 1e-9
+    assert far(simulation.server.kept["opt"]["m"], m) < 1e-10
+    assert far(simulation.server.kept["opt"]["v"], v) < 1e-10
 
 
 @pytest.mark.parametrize(

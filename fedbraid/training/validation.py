@@ -9,7 +9,7 @@ from fedbraid.core.strand import DRAWN_ALIKE, THREE_CLASSES, Setup
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.memory import free_memory
 from fedbraid.errors import UserError
-from fedbraid.training.round_loop import arrivals
+from fedbraid.training.federation import arrivals
 
 
 def check_needs(config: Config, chain: Chain) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ HELD_ELSEWHERE = "roster"
 
 
 @dataclass(frozen=True)
-class Given:
+class UserObjects:
     """What a user brings instead of naming it in the configuration."""
 
     data: Dataset | None = None
@@ -34,7 +35,7 @@ class Given:
     weights: Mapping[str, Tensor] | None = None  # with which a recorded run began, where the network was brought along
 
     @property
-    def brought(self) -> list[str]:
+    def supplied(self) -> list[str]:
         """The tables of the configuration that an object stands for."""
         return [table for table in ("data", "partition", "model") if getattr(self, table) is not None]
 
@@ -42,7 +43,7 @@ class Given:
     def settled(self) -> list[str]:
         """Those of them whose settings change nothing: all but what makes a network, which takes them as arguments."""
         makes = self.model is not None and not isinstance(self.model, nn.Module)
-        return [table for table in self.brought if not (table == "model" and makes)]
+        return [table for table in self.supplied if not (table == "model" and makes)]
 
     def chain_of(self, config: Config) -> Chain:
         """The chain that was brought, or the one that is named; with the hyper-parameters of the configuration."""
@@ -51,7 +52,7 @@ class Given:
         return methods.parse(config.method, config.strands, self.strands)
 
 
-def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
+def check_supplied(config: Config, objects: UserObjects, place: Path, how: str) -> None:
     """A recorded run that was given objects in Python needs them again; `how` says how, of `{table}`."""
     if config.partition.name == HELD_ELSEWHERE:
         raise UserError(
@@ -60,7 +61,7 @@ def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
     known = {"data": data.names(), "partition": [e.name for e in data.PARTITIONS], "model": models.names()}
     for table, names in known.items():
         name = getattr(config, table).name
-        if name not in names and table not in given.brought:
+        if name not in names and table not in objects.supplied:
             if table == "model":
                 raise UserError(
                     f"{place} has a network of your own, {name!r}, whose code is not recorded; give it again with "
@@ -70,3 +71,10 @@ def check_brought(config: Config, given: Given, place: Path, how: str) -> None:
                 f"{place} was given its {table} in Python: {name!r} is none of FedBraid's, and what it holds was not "
                 f"recorded; {how.format(table=table)}"
             )
+
+
+def __getattr__(name: str) -> type[UserObjects]:
+    if name != "Given":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("Given is called UserObjects now", DeprecationWarning, stacklevel=2)
+    return UserObjects
