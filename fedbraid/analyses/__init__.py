@@ -36,7 +36,7 @@ def analyze(
     device: str = "",
     given: UserObjects | None = None,
 ) -> list[Analysis]:
-    """Analyses of a recorded run, or of several; nothing in their directories changes.
+    """Analyse a recorded run, or several; nothing in their directories changes.
 
     `what` is a name or several, perhaps with options: `["drift", "features(clients=3)"]`. Those that look at one run
     are made of each run in turn, those that look at several at once (cost, privacy) once of all of them. `objects` is
@@ -64,17 +64,17 @@ def headline(run: str | PathLike[str], names: Sequence[str], **more: Any) -> dic
 
 
 def check(text: str) -> None:
-    """Refuse what names no analysis, or options that it does not take."""
+    """Raise `UserError` if `text` names no analysis, or options that it does not take."""
     _found(text)
 
 
 def of_several(text: str) -> bool:
-    """Whether `text` names an analysis that looks at several runs at once."""
+    """Tell if `text` names an analysis of several runs at once."""
     return _found(text)[0] in OF_SEVERAL
 
 
 def _found(text: str) -> tuple[Entry[Analysis], dict[str, Any]]:
-    """What `features(clients=3)` names, and its options."""
+    """Return the entry that `features(clients=3)` names, and its options."""
     found = terms(text, AN_ANALYSIS)
     if len(found) != 1:
         raise UserError(f"{text!r} is not {AN_ANALYSIS}")

@@ -1,4 +1,4 @@
-"""What an analysis of a recorded run gives: a tidy table, a few numbers, a picture and how to read it."""
+"""The result of an analysis: a tidy table, a few numbers, a figure and how to read it."""
 
 from __future__ import annotations
 

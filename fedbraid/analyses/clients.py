@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedbraid.analyses.recorded import Recorded
 
 Question = Callable[[Client], Tree]
-"""What a client answers; `c.start` is the model that it is asked about, `c.over_data` its own samples."""
+"""A function of a client: `c.start` is the model in question, `c.over_data` goes over the client's samples."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Ask(Strand):
 
 
 def answers(run: Recorded, models: Tensor, buffers: Tensor, question: Question) -> Tree:
-    """[C, …] what each client of the next round says of its own model [C, D] (or of one for all of them, [D])."""
+    """Evaluate `question` on each client of the next round, [C, …], for its own model [C, D] or one for all, [D]."""
     job = run.next_round.job
     asked = replace(job, kind="probe", model=models, buffers=buffers, sent={})
     replies = _replies(run, asked, Chain((Ask(question),)))
@@ -42,7 +42,7 @@ def answers(run: Recorded, models: Tensor, buffers: Tensor, question: Question) 
 
 
 @dataclass(frozen=True)
-class At(Strand):
+class GradientAt(Strand):
     """Add up gradients at a point that is sent, wherever local training is; the optimiser must be `Reveal`."""
 
     def begin(self, w: Tensor, c: Client) -> Tree:
@@ -84,8 +84,8 @@ def gradients(run: Recorded, point: Tensor) -> Tensor:
     client's objective with what strands add to it or correct, for what the server sends in that round.
     """
     job, chain = run.next_round.job, run.simulation.chain
-    asked = replace(job, sent=job.sent | {At.name: {"point": point}})
-    g = _replies(run, asked, chain + At(), Reveal()).each(f"{At.name}.gradient")
+    asked = replace(job, sent=job.sent | {GradientAt.name: {"point": point}})
+    g = _replies(run, asked, chain + GradientAt(), Reveal()).each(f"{GradientAt.name}.gradient")
     frozen = run.simulation.model.frozen
     return g if frozen is None else g.masked_fill(frozen, 0.0)
 
@@ -97,7 +97,7 @@ def task_gradients(run: Recorded, point: Tensor) -> Tensor:
 
 
 def _replies(run: Recorded, job: Job, chain: Chain, optimizer: Optimizer | None = None) -> Stacked:
-    """What clients reply to a job by the run's engine, with another chain and one pass over their data."""
+    """Run a job on clients by the run's engine, with another chain and one pass over their data."""
     engine = run.simulation.local
     other = replace(
         engine,

@@ -25,7 +25,7 @@ Columns = dict[str, list[Any]]
 
 
 def spent(run: Recorded, metric: str) -> Columns:
-    """What had been spent by the end of each round, and the score there; None where it was not evaluated."""
+    """Return the cost up to the end of each round, and the score there; None where it was not evaluated."""
     lines = run.rounds
     moved = [line["bytes_down"] + line["bytes_up"] for line in lines]
     added = {"bytes": moved} | {key: [line[key] for line in lines] for key in ("forward_samples", "seconds")}
@@ -38,7 +38,7 @@ def spent(run: Recorded, metric: str) -> Columns:
 
 
 def aggregations(run: Recorded, round: int) -> int:
-    """How often the server had averaged by the end of a round: FedSkip does not in every one."""
+    """Count the aggregations up to the end of each round: FedSkip does not aggregate in every one."""
     skip = run.config.strands.get("skip")
     if not skip:
         return round
@@ -47,7 +47,7 @@ def aggregations(run: Recorded, round: int) -> int:
 
 
 def cost(runs: Sequence[Recorded], target: float = 0.0) -> Analysis:
-    """What each run spent in all, and until its score first reached `target` (0: `evaluate.target` of the run).
+    """Return the cost of each run in all, and until its score first reached `target` (0: `evaluate.target` of the run).
 
     Where samples are held out to validate on, it is their score that counts for the target. Bytes go down and up, over
     all clients; seconds are wall time. A score is an accuracy, or the loss of a regression.
@@ -83,7 +83,7 @@ def cost(runs: Sequence[Recorded], target: float = 0.0) -> Analysis:
 
 
 def _first(scores: Sequence[float | None], goal: float, rising: bool) -> int | None:
-    """The place of the first score that reaches the goal."""
+    """Return the index of the first score that reaches the goal."""
     reached = (k for k, s in enumerate(scores) if s is not None and (s >= goal if rising else s <= goal))
     return next(reached, None)
 

@@ -1,4 +1,4 @@
-"""What tells how good a client's model is: the size of its data, or how far its labels are from all classes alike."""
+"""Local models' accuracy against data size and against label discrepancy (FedDisco figure 1)."""
 
 from __future__ import annotations
 

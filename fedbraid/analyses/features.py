@@ -98,7 +98,7 @@ def embedded(values: Floats) -> Floats:
 
 
 def _shown(run: Recorded, clients: int, samples: int) -> dict[int, Tensor]:
-    """For some places in the cohort, which samples are drawn."""
+    """Draw the samples of some clients, by their position in the cohort."""
     e, ids = run.simulation, run.next_round.cohort.ids
     chosen = {}
     for k in range(min(clients, len(ids))):

@@ -1,4 +1,4 @@
-"""How flat the loss is around the global model: eigenvalues, trace and spectral density of its Hessian."""
+"""Flatness of the loss around the global model: eigenvalues, trace and spectral density of its Hessian."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Hessian of a model's loss does to vectors, without the Hessian."""
+"""Products of vectors with the Hessian of a model's loss, which is never formed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Loss:
 
 
 def hessian(loss: Loss, on_product: Callable[[], None] = lambda: None) -> Matrix:
-    """The Hessian of a loss; `on_product` is told of each vector that was multiplied."""
+    """The Hessian of a loss; `on_product` is called after each vector that was multiplied."""
     size = batch_that_fits(loss)
 
     def times(rows: Tensor) -> Tensor:
@@ -89,14 +89,14 @@ def twice_differentiable(module: nn.Module) -> AbstractContextManager[None]:
 
 
 def batch_that_fits(loss: Loss) -> int:
-    """How many samples the free memory should hold the gradient's graph of."""
+    """Return the number of samples whose gradient graph should fit into the free memory."""
     each = max(1, graph_bytes(loss, loss.index[:2]) - graph_bytes(loss, loss.index[:1]))
     fits = int(SHARE * free_memory(loss.w.device) / each)
     return max(1, min(fits, SMALL if loss.w.device.type == "cpu" else LARGE))
 
 
 def graph_bytes(loss: Loss, index: Tensor) -> int:
-    """What the gradient of some samples keeps for its own derivative."""
+    """Measure the bytes that a gradient of some samples keeps for its own derivative."""
     saved = 0
 
     def note(tensor: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from fedbraid.training.watches import TrainedRound
 
 @dataclass(frozen=True)
 class Unwritten:
-    """Clients' states that can be read; what a client would keep is forgotten."""
+    """Read-only client states: writes are discarded."""
 
     store: Store
 
@@ -39,7 +39,7 @@ class Unwritten:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A run directory: its configuration and log at once, the federation as its last checkpoint left it when asked.
+    """A run directory: its configuration and log at once, the federation as its last checkpoint left it on demand.
 
     `objects` is what the run was given beside its configuration (a data set, a network, strands of one's own).
     """
@@ -122,7 +122,7 @@ class Recorded:
 
     @property
     def _here(self) -> Config:
-        """The configuration, on the device that was asked for; one machine is enough for a round."""
+        """The configuration, on the requested device; one machine is enough for a round."""
         engine = self.config.engine
         if not self.device and engine.kind != "ray":
             return self.config

@@ -112,7 +112,7 @@ def _groups(count: int, size: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Density:
-    """How eigenvalues are spread: points, and what share of all eigenvalues each stands for."""
+    """A distribution of eigenvalues: points, and the share of all eigenvalues that each stands for."""
 
     points: np.ndarray
     weights: np.ndarray
@@ -122,7 +122,7 @@ class Density:
         return float((self.weights * self.points**power).sum())
 
     def smoothed(self, at: np.ndarray, width: float) -> np.ndarray:
-        """The density at some places, with each point spread into a Gaussian of this width."""
+        """Return the density at some points, with each point spread into a Gaussian of this width."""
         bells = np.exp(-(((at[:, None] - self.points) / width) ** 2) / 2) / (width * (2 * np.pi) ** 0.5)
         density: np.ndarray = bells @ self.weights
         return density

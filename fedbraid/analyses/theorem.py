@@ -36,7 +36,7 @@ Weights = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Constants:
-    """What the theorem supposes of a federation. FedDisco gives no values for its table 6."""
+    """The constants that the theorem assumes. FedDisco gives no values for its table 6."""
 
     local_steps: int = 20  # τ
     lr: float = 0.01  # η

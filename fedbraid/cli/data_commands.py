@@ -33,10 +33,10 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     """The data sets there are, which of them are here, and the partitions there are."""
     from fedbraid import data
     from fedbraid.cli import data_views as cli_data_show
-    from fedbraid.data.locate import place_of
+    from fedbraid.data.locate import locate_dataset
     from fedbraid.data.paths import data_directory
 
-    places = [place_of(entry, data_dir) for entry in data.describe()]
+    places = [locate_dataset(entry, data_dir) for entry in data.describe()]
     if as_json:
         pairs = zip(described(data.describe()), places, strict=True)
         sets = [entry | {"state": place.state, "folder": place.folder} for entry, place in pairs]

@@ -15,7 +15,7 @@ from fedbraid.cli.shared_options import written_options
 from fedbraid.config.registry import Entry
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.dataset_facts import class_name, is_image, some_classes, some_of_class
-from fedbraid.data.locate import Place
+from fedbraid.data.locate import Availability
 from fedbraid.report.blocks import bar, half_blocks, smaller
 from fedbraid.report.sheets import shades
 from fedbraid.report.style import LIGHT
@@ -28,7 +28,7 @@ PICTURES, SIDE = 10, 16
 """Images shown at most, and pixels a side."""
 
 
-def sets(console: Console, entries: Sequence[Entry[Dataset]], places: Sequence[Place], root: Path) -> None:
+def sets(console: Console, entries: Sequence[Entry[Dataset]], places: Sequence[Availability], root: Path) -> None:
     """Every data set with where it is; `root` is the data directory."""
     table = Table("data set", "what it is", "where", box=None, header_style="bold")
     for entry, place in zip(entries, places, strict=True):
@@ -45,7 +45,7 @@ def sets(console: Console, entries: Sequence[Entry[Dataset]], places: Sequence[P
     )
 
 
-def _where(place: Place, root: Path) -> str:
+def _where(place: Availability, root: Path) -> str:
     if place.state == "yours":
         return "yours: data.path=…"
     if place.folder is None:

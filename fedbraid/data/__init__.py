@@ -1,4 +1,4 @@
-"""Data sets by name, and who holds which part of them."""
+"""Data sets and partitions by name."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ DATASETS: tuple[Entry[Dataset], ...] = (
 
 
 SHAPING = Entry("shaping", "", shaped).options
-"""What every data set takes, with the defaults."""
+"""The options that every data set takes, with the defaults."""
 
 
 def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Dataset:
-    """The data set called `name`. `data_dir` is where the sets that come as files are looked for.
+    """Load the data set called `name`; those that come as files are searched for in `data_dir`.
 
     Options are the set's own and those of `shaped`, which every set takes.
     """

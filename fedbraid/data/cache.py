@@ -1,8 +1,8 @@
 """Decoded data, kept as memory-mapped arrays: the second start reads no image and needs no memory of its own.
 
-An entry is a folder of `.npy` files and a `facts.json`, made beside its place and renamed when it is whole. Its name
-holds a digest of the sources' names, sizes and times and of the options, so changed files are decoded anew. It is its
-owner's alone: data may be about people. What is decoded quickly is not kept at all.
+An entry is a folder of `.npy` files and a `facts.json`, written under a temporary name and renamed when it is complete.
+Its name holds a digest of the sources' names, sizes and times and of the options, so changed files are decoded anew.
+Only its owner may read it: data may be about people. Files that are decoded quickly are not cached.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ MOST = 256 << 20
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a decoder made of files: arrays (memory-mapped, private to this process) and facts (plain JSON values)."""
+    """Decoded files: arrays (memory-mapped, private to this process) and facts (plain JSON values)."""
 
     arrays: dict[str, Array]
     facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Where a decoder puts its arrays: in files from the start, so that sets larger than memory can be made."""
+class ArrayWriter:
+    """Writer of a decoder's arrays, in files from the start, so that a set may be larger than memory."""
 
     folder: Path
 
@@ -63,7 +63,7 @@ class Shelf:
             needed = Decimal(size) / 2**30  # which may be beyond any float
             raise UserError(
                 f"decoding needs {needed:.1f} GiB in {self.folder.parent} and {free / 2**30:.1f} GiB are free; "
-                "make room there, or name another place in FEDBRAID_CACHE"
+                "make room there, or name another entry in FEDBRAID_CACHE"
             )
         file = self.folder / f"{name}.npy"
         with _writing(self.folder.parent):
@@ -86,8 +86,8 @@ class _TooLarge(Exception):
 
 
 @dataclass(frozen=True)
-class _Memory(Shelf):
-    """A shelf of which nothing is on the disk."""
+class _MemoryWriter(ArrayWriter):
+    """A writer that keeps its arrays in memory."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
 
@@ -101,39 +101,41 @@ class _Memory(Shelf):
         return self.arrays[name]
 
 
-Decode = Callable[[Shelf], dict[str, Any]]
-"""Fills a shelf with arrays and returns the facts."""
+Decode = Callable[[ArrayWriter], dict[str, Any]]
+"""Writes arrays through an `ArrayWriter` and returns the facts."""
 
 
 def decoded(
     name: str, sources: Sequence[Path], options: Mapping[str, Any], decode: Decode, *, keep: bool = True
 ) -> Decoded:
-    """What `decode` makes of `sources`, from the cache if it has been made before. It is kept there unless told not to;
-    what is too large for memory is kept all the same."""
+    """Return the arrays and facts of `decode` for `sources`, from the cache where an earlier call left them there.
+
+    Without `keep` nothing is cached, unless an array is too large for memory. `options` are part of the entry's key.
+    """
     if not keep:
         with suppress(_TooLarge):
-            shelf = _Memory(Path())
-            facts = json.loads(json.dumps(decode(shelf)))  # as it would come back from the disk
-            return Decoded(shelf.arrays, facts)
-    places = cache_directory() / "decoded"
-    place = places / f"{name}-{_digest(sources, options)}"
-    kept = _opened(place)
+            writer = _MemoryWriter(Path())
+            facts = json.loads(json.dumps(decode(writer)))  # as it would come back from the disk
+            return Decoded(writer.arrays, facts)
+    folder = cache_directory() / "decoded"
+    entry = folder / f"{name}-{_digest(sources, options)}"
+    kept = _opened(entry)
     if kept is None:
-        with _only_one(places, place.name):
-            kept = _opened(place)  # another process may have made it meanwhile
+        with _only_one(folder, entry.name):
+            kept = _opened(entry)  # another process may have made it meanwhile
             if kept is None:
-                _sweep(places)
-                kept = _made(place, decode)
+                _sweep(folder)
+                kept = _made(entry, decode)
     return kept
 
 
 def is_quick(sources: Sequence[Path]) -> bool:
-    """Whether tables are small enough to be decoded each time. Packed ones count as what they may unpack to."""
+    """Tell if tables are small enough to be decoded in each run. Packed files count eight times their size."""
     return sum(regular(source).st_size * (1 if source.suffix == ".csv" else 8) for source in sources) <= QUICK
 
 
 def regular(source: Path) -> os.stat_result:
-    """What the system knows of a file that can be read again and again, as pipes and devices cannot."""
+    """Return the status of a regular file; pipes and devices, which cannot be read twice, raise `UserError`."""
     try:
         found = os.stat(source)
     except OSError as error:
@@ -143,12 +145,12 @@ def regular(source: Path) -> os.stat_result:
     return found
 
 
-def _opened(place: Path) -> Decoded | None:
-    """The entry at `place`, or None where there is none that is whole."""
+def _opened(entry: Path) -> Decoded | None:
+    """Load the entry at `entry`, or return None if there is none that is complete."""
     try:
-        told = json.loads((place / "facts.json").read_text(encoding="utf-8"))
+        told = json.loads((entry / "facts.json").read_text(encoding="utf-8"))
         # "c": writable as torch wants it, private to this process, and shared with nobody until written to.
-        arrays = {name: np.load(place / f"{name}.npy", mmap_mode="c") for name in told["arrays"]}
+        arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="c") for name in told["arrays"]}
         return Decoded(arrays, told["facts"])
     except (OSError, EOFError, ValueError, KeyError, TypeError):  # nothing there, files cut short, files missing
         return None
@@ -158,35 +160,35 @@ def _bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
     return math.prod(shape) * np.dtype(dtype).itemsize
 
 
-def _made(place: Path, decode: Decode) -> Decoded:
-    beside = _beside(place)
+def _made(entry: Path, decode: Decode) -> Decoded:
+    beside = _beside(entry)
     shutil.rmtree(beside, ignore_errors=True)  # what a killed process left; the lock says that nobody is at work
     try:
-        with _writing(place.parent):
+        with _writing(entry.parent):
             beside.mkdir(mode=PRIVATE)
-        facts = decode(Shelf(beside))
-        with _writing(place.parent):
+        facts = decode(ArrayWriter(beside))
+        with _writing(entry.parent):
             arrays = sorted(file.stem for file in beside.glob("*.npy"))
             (beside / "facts.json").write_text(json.dumps({"arrays": arrays, "facts": facts}), encoding="utf-8")
             for file in beside.iterdir():
                 file.chmod(0o600)
                 flush(file)
-            shutil.rmtree(place, ignore_errors=True)
-            os.replace(beside, place)
-            flush(place.parent)
+            shutil.rmtree(entry, ignore_errors=True)
+            os.replace(beside, entry)
+            flush(entry.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    made = _opened(place)
-    assert made is not None, f"{place} was written and cannot be read"
+    made = _opened(entry)
+    assert made is not None, f"{entry} was written and cannot be read"
     return made
 
 
 @contextmanager
-def _only_one(places: Path, name: str) -> Iterator[None]:
+def _only_one(folder: Path, name: str) -> Iterator[None]:
     """One process at a time; the system opens the lock of a killed one."""
-    file = places / f".{name}.lock"
-    with _writing(places):
-        private_folder(places)  # also one that earlier versions left open to others
+    file = folder / f".{name}.lock"
+    with _writing(folder):
+        private_folder(folder)  # also one that earlier versions left open to others
         lock = _locked(file, fcntl.LOCK_EX)
     try:
         yield
@@ -211,33 +213,33 @@ def _locked(file: Path, how: int) -> int:
         os.close(lock)
 
 
-def _beside(place: Path) -> Path:
-    return place.with_name(f".{place.name}.part")
+def _beside(entry: Path) -> Path:
+    return entry.with_name(f".{entry.name}.part")
 
 
-def _sweep(places: Path) -> None:
-    """Clears away the halves and the locks that killed processes left: where a lock is free, nobody is at work."""
-    left = [entry for entry in places.iterdir() if entry.name[0] == "." and entry.suffix in (".part", ".lock")]
+def _sweep(folder: Path) -> None:
+    """Remove the partial entries and locks that killed processes left: a lock that is free has no process behind it."""
+    left = [entry for entry in folder.iterdir() if entry.name[0] == "." and entry.suffix in (".part", ".lock")]
     for name in {entry.stem[1:] for entry in left}:
-        file = places / f".{name}.lock"
+        file = folder / f".{name}.lock"
         with suppress(OSError):  # somebody is at work, or what is left is another user's
             lock = _locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
-                shutil.rmtree(_beside(places / name), ignore_errors=True)
+                shutil.rmtree(_beside(folder / name), ignore_errors=True)
                 file.unlink(missing_ok=True)
             finally:
                 os.close(lock)
 
 
 @contextmanager
-def _writing(places: Path) -> Iterator[None]:
-    """Files are written to the cache: what the system refuses becomes a sentence."""
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn an OS error of a write to the cache into a `UserError` that names a remedy."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"decoded data cannot be kept in {places} ({error.strerror or error}); "
-            "make room or give the right to write there, or name another place in FEDBRAID_CACHE"
+            f"decoded data cannot be kept in {folder} ({error.strerror or error}); "
+            "make room or give the right to write there, or name another entry in FEDBRAID_CACHE"
         ) from error
 
 

@@ -65,7 +65,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Who holds what: one array of training indices per client, and how it was made."""
+    """The clients' shares of a data set: one array of training indices for each client, and their recipe."""
 
     clients: tuple[NDArray[np.int64], ...]
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def _array(values: Any) -> Any:
 
 
 def check_dataset(dataset: Dataset) -> None:
-    """What partitions, networks and engines rely on, said in a sentence where it does not hold."""
+    """Raise `UserError` unless a data set has what partitions, networks and engines rely on."""
     whole(f"{dataset.name}'s classes", dataset.classes)
     for name, split in (("training", dataset.train), ("test", dataset.test)):
         _check_split(dataset, name, split)
@@ -131,7 +131,7 @@ def check_dataset(dataset: Dataset) -> None:
 
 
 def made_of(dataset: Dataset, split: Split) -> Literal["bytes", "words", "floats"]:
-    """What the numbers in a split's samples stand for goes by their type."""
+    """Return the kind of values in a split's samples, by their type."""
     if dataset.tokens or split.x.dtype in (np.int16, np.int32, np.int64):
         return "words"
     return "bytes" if split.x.dtype == np.uint8 else "floats"
@@ -165,9 +165,9 @@ def _check_split(dataset: Dataset, name: str, split: Split) -> None:
             f"with {dataset.classes} classes they must lie in 0..{dataset.classes - 1}"
         )
     for what, values in (("sample", split.x), ("label", split.y)):
-        place = _not_finite(values)
-        if place is not None:
-            raise UserError(f"{dataset.name}'s {name} {what} {place} is not finite (NaN or infinite); leave it out")
+        index = _not_finite(values)
+        if index is not None:
+            raise UserError(f"{dataset.name}'s {name} {what} {index} is not finite (NaN or infinite); leave it out")
 
 
 def _not_finite(values: Array) -> int | None:
@@ -183,7 +183,7 @@ def _not_finite(values: Array) -> int | None:
 
 
 def check_partition(dataset: Dataset, partition: Partition) -> None:
-    """What engines rely on, said in a sentence where it does not hold."""
+    """Raise `UserError` unless every client has samples of its own that exist."""
     if not len(partition):
         raise UserError("the partition has no clients; give at least one")
     groups = [("training", partition.clients, len(dataset.train))]

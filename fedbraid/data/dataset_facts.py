@@ -17,9 +17,9 @@ EXAMPLES = 5
 
 
 def facts(dataset: Dataset) -> dict[str, Any]:
-    """What `fedbraid data inspect` tells; JSON can write it."""
+    """Return the facts that `fedbraid data inspect` shows, as values that JSON can hold."""
     train, test = dataset.train, dataset.test
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "name": dataset.name,
         "task": dataset.task,
         "source": dataset.source or "built in",
@@ -29,17 +29,17 @@ def facts(dataset: Dataset) -> dict[str, Any]:
         "type": str(train.x.dtype),
     }
     if dataset.task == "classification":
-        told |= {"classes": dataset.classes, "per_class": _per_class(dataset)}
+        found |= {"classes": dataset.classes, "per_class": _per_class(dataset)}
     else:
-        told["label"] = {"train": quantiles(train.y), "test": quantiles(test.y)}
+        found["label"] = {"train": quantiles(train.y), "test": quantiles(test.y)}
     if train.users is not None:
-        told["users"] = _users(train.users, test.users)
+        found["users"] = _users(train.users, test.users)
     if is_text(dataset):
-        told |= {"vocabulary": len(dataset.tokens), "examples": _texts(dataset)}
+        found |= {"vocabulary": len(dataset.tokens), "examples": _texts(dataset)}
     elif not is_image(dataset):
         flat = train.x.reshape(len(train), -1)
-        told["features"] = {"min": flat.min(axis=0).tolist(), "max": flat.max(axis=0).tolist()}
-    return told
+        found["features"] = {"min": flat.min(axis=0).tolist(), "max": flat.max(axis=0).tolist()}
+    return found
 
 
 def is_text(dataset: Dataset) -> bool:

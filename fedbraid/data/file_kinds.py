@@ -1,4 +1,4 @@
-"""Files of a user's own, told apart by what they are called."""
+"""The kinds of user files, by their names' endings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which samples are kept for testing, where the source does not say."""
+"""A test split for sources that have none."""
 
 from __future__ import annotations
 

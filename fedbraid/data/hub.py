@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedbraid.data.datasets.hub_layouts import SOURCES, Source, belongs, folder_of
+from fedbraid.data.datasets.hub_layouts import SOURCES, HubSource, belongs, folder_of
 from fedbraid.data.locate import LAYOUTS
 from fedbraid.data.paths import data_directory
 from fedbraid.errors import UserError, unknown
@@ -24,7 +24,7 @@ CONVERTED = "refs/convert/parquet"
 SPARE = 256 << 20
 """Bytes of disk that fetching leaves free."""
 TRIES = 3
-"""How often a file is asked for, when its connection breaks."""
+"""Attempts to fetch a file whose connection breaks."""
 ORIGIN = "source.json"
 
 Note = Callable[[str], None]
@@ -39,7 +39,7 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class Remote:
+class HubFile:
     """A file of a repository, and what the hub says of its content."""
 
     name: str
@@ -48,7 +48,7 @@ class Remote:
     git: str | None  # of small ones: the name of git's object, which is a checksum too
 
     def is_at(self, path: Path) -> bool:
-        """Whether the file at `path` has this content."""
+        """Compare the file at `path` with the checksum."""
         if not path.is_file() or path.stat().st_size != self.size:
             return False
         if self.sha256 is not None:
@@ -57,12 +57,12 @@ class Remote:
 
 
 @dataclass(frozen=True)
-class Listing:
+class HubListing:
     """The files that make a set, at one commit of its repository."""
 
     repo: str
     commit: str
-    files: tuple[Remote, ...]
+    files: tuple[HubFile, ...]
 
 
 def fetch(
@@ -87,27 +87,27 @@ def fetch(
     return Fetched(folder, tuple(folder / file.name for file in listing.files))
 
 
-def _listing(source: Source, revision: str | None) -> Listing:
+def _listing(source: HubSource, revision: str | None) -> HubListing:
     from huggingface_hub import HfApi
 
     for choice in (revision,) if revision else (None, CONVERTED):
-        told = HfApi(_endpoint()).dataset_info(source.repo, revision=choice, files_metadata=True)
-        files = tuple(_remote(file) for file in told.siblings or ())
+        info = HfApi(_endpoint()).dataset_info(source.repo, revision=choice, files_metadata=True)
+        files = tuple(_remote(file) for file in info.siblings or ())
         chosen = tuple(file for file in files if any(belongs(file.name, part) for part in source.parts))
         missing = [part for part in source.parts if not any(belongs(file.name, part) for file in chosen)]
-        if not missing and told.sha:
-            return Listing(source.repo, told.sha, chosen)
+        if not missing and info.sha:
+            return HubListing(source.repo, info.sha, chosen)
     raise UserError(f"{source.repo} has no Parquet files of the part {missing[0]!r} at {choice}")
 
 
-def _remote(file: Any) -> Remote:
+def _remote(file: Any) -> HubFile:
     path = PurePosixPath(file.rfilename)
     if path.is_absolute() or ".." in path.parts:
         raise UserError(f"the hub lists a file called {file.rfilename!r}, which would lie outside of the set's folder")
-    return Remote(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, file.blob_id)
+    return HubFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, file.blob_id)
 
 
-def _fill(folder: Path, listing: Listing, note: Note) -> None:
+def _fill(folder: Path, listing: HubListing, note: Note) -> None:
     beside = folder.with_name(f".{folder.name}.part")
     beside.mkdir(parents=True, exist_ok=True)
     _remove_others(beside, listing)
@@ -132,16 +132,16 @@ def _fill(folder: Path, listing: Listing, note: Note) -> None:
     flush(folder.parent)
 
 
-def _remove_others(folder: Path, listing: Listing) -> None:
-    """What an interrupted fetch of another commit has left."""
+def _remove_others(folder: Path, listing: HubListing) -> None:
+    """Remove the files that an interrupted fetch of another commit left."""
     own = {folder / file.name for file in listing.files}
     for path in folder.rglob("*.parquet"):
         if path not in own:
             path.unlink()
 
 
-def _download(listing: Listing, file: Remote, folder: Path, note: Note) -> None:
-    """The client takes up a broken connection where it broke; some of its versions only when they are asked again."""
+def _download(listing: HubListing, file: HubFile, folder: Path, note: Note) -> None:
+    """Fetch a file; some versions of the client resume a broken connection only when called again."""
     from huggingface_hub import hf_hub_download
 
     for attempt in range(1, TRIES + 1):
@@ -178,7 +178,7 @@ def _digest(path: Path, digest: Any) -> str:
 
 
 def _by_hand(name: str, root: Path) -> str:
-    """Where the publisher's own files would lie, for those who fetch them in another way."""
+    """Return a hint: the path of the publisher's own files, for users who fetch them in another way."""
     layout = LAYOUTS[name][0]
     files = ", ".join(pattern.split("|")[0] for pattern in layout.files)
     return f"files fetched in another way are read from {root / layout.folders[0]}: {files}"
@@ -199,7 +199,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _in_a_sentence(name: str, repo: str, revision: str | None, root: Path) -> Iterator[None]:
-    """What goes wrong, and what would do instead."""
+    """Turn errors of the hub's client into a `UserError` that names a remedy."""
     instead = f"; {_by_hand(name, root)}"
     try:
         from huggingface_hub import errors

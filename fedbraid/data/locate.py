@@ -1,4 +1,4 @@
-"""Which data sets are here: a look for their files, without reading them."""
+"""Availability of data sets: a search for their files, which are not read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fedbraid.data.datasets import (
     shakespeare,
     tiny_imagenet,
 )
-from fedbraid.data.paths import Layout, find
+from fedbraid.data.paths import FileLayout, find
 from fedbraid.errors import UserError
 
-LAYOUTS: dict[str, tuple[Layout, ...]] = {
+LAYOUTS: dict[str, tuple[FileLayout, ...]] = {
     "mnist": mnist.MNIST_LAYOUTS,
     "fashion-mnist": mnist.FASHION_LAYOUTS,
     "femnist": femnist.LAYOUTS,
@@ -43,20 +43,20 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a data set is."""
+class Availability:
+    """The availability of a data set."""
 
     state: Literal["built in", "yours", "here", "missing"]
     folder: Path | None = None  # of a set that is here
     way: str = ""  # how to get one that is missing
 
 
-def place_of(entry: Entry[Dataset], data_dir: str | Path | None) -> Place:
+def locate_dataset(entry: Entry[Dataset], data_dir: str | Path | None) -> Availability:
     if "path" in entry.options:
-        return Place("yours")
+        return Availability("yours")
     if entry.name not in LAYOUTS:
-        return Place("built in")
+        return Availability("built in")
     try:
-        return Place("here", find(entry.name, data_dir, LAYOUTS[entry.name]).folder)
+        return Availability("here", find(entry.name, data_dir, LAYOUTS[entry.name]).folder)
     except UserError as error:
-        return Place("missing", way=str(error))
+        return Availability("missing", way=str(error))

@@ -1,4 +1,4 @@
-"""A partition in numbers a person can read."""
+"""Statistics of a partition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
-    """Plain values: sizes, label counts and skew, of each client and of all. A regression's labels are None.
+    """Return plain values: sizes, label counts and skew, of each client and of all. A regression's labels are None.
 
     Distances are those of FedDisco, from a client's label shares to equal shares and to those of all training samples;
     KL is in nats. `imbalance` is the largest divided by the smallest, None if that is empty.
@@ -25,7 +25,7 @@ def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     sizes = partition.sizes
     unknown = {"classes": None, "to_uniform": None, "to_global": None}
     each: list[dict[str, Any]] = [{"size": size} | unknown for size in sizes.tolist()]
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "dataset": dataset.name,
         "recipe": partition.recipe,
         "clients": len(partition),
@@ -39,7 +39,7 @@ def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
         "mean": None,
     }
     if dataset.task != "classification":
-        return told
+        return values
     counts = partition.label_counts(dataset.train.y, dataset.classes)
     everyone = np.bincount(dataset.train.y, minlength=dataset.classes)
     targets = {"to_uniform": np.ones(dataset.classes), "to_global": everyone}
@@ -47,10 +47,10 @@ def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     for client, row in enumerate(counts):
         each[client] |= {"classes": int(np.count_nonzero(row))}
         each[client] |= {name: {m: _or_none(d[m][client]) for m in METRICS} for name, d in distances.items()}
-    told["imbalance"]["classes"] = _imbalance(everyone)
-    told["label_counts"] = counts.tolist()
-    told["mean"] = {name: {m: _or_none(_mean(d[m])) for m in METRICS} for name, d in distances.items()}
-    return told
+    values["imbalance"]["classes"] = _imbalance(everyone)
+    values["label_counts"] = counts.tolist()
+    values["mean"] = {name: {m: _or_none(_mean(d[m])) for m in METRICS} for name, d in distances.items()}
+    return values
 
 
 def distances_to(target: NDArray[Any], counts: Counts) -> dict[str, Floats]:

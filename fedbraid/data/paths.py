@@ -1,4 +1,4 @@
-"""Where data sets lie: one data directory, and the layouts in which a set may lie there."""
+"""Paths of data sets: one data directory, and the layouts that a set may have there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedbraid.errors import UserError
 
 
 def cache_directory() -> Path:
-    """FedBraid's own place in the user's cache (or `FEDBRAID_CACHE`)."""
+    """Return FedBraid's folder in the user's cache (or `FEDBRAID_CACHE`)."""
     given = os.environ.get("FEDBRAID_CACHE")
     if given:
         return Path(given).expanduser()
@@ -19,7 +19,7 @@ def cache_directory() -> Path:
 
 
 def data_directory(given: str | Path | None = None) -> Path:
-    """Where data sets are looked for: what was asked for, else `FEDBRAID_DATA`, else the user's cache."""
+    """Return the data directory: the argument, else `FEDBRAID_DATA`, else a folder in the user's cache."""
     chosen = given or os.environ.get("FEDBRAID_DATA")
     return Path(chosen).expanduser() if chosen else cache_directory() / "data"
 
@@ -29,8 +29,8 @@ FETCHED = "/hub"
 
 
 @dataclass(frozen=True)
-class Layout:
-    """One way in which a data set lies on disk: all of `files`, together in one of `folders`."""
+class FileLayout:
+    """One layout of a data set on disk: all of `files`, together in one of `folders`."""
 
     folders: tuple[str, ...]  # below the data directory, tried in order
     files: tuple[str, ...]  # glob patterns; "a.csv|a.csv.gz" is satisfied by either
@@ -38,23 +38,23 @@ class Layout:
 
 @dataclass(frozen=True)
 class Found:
-    """A layout that is there."""
+    """A layout with all of its files."""
 
-    layout: Layout
+    layout: FileLayout
     folder: Path
     files: tuple[Path, ...]  # one for each of the layout's, in their order (the first match of a pattern)
 
 
-def find(name: str, data_dir: str | Path | None, layouts: Sequence[Layout]) -> Found:
-    """The first layout of data set `name` that is complete, or a sentence about what would do."""
+def find(name: str, data_dir: str | Path | None, layouts: Sequence[FileLayout]) -> Found:
+    """Find the first layout of data set `name` that is complete; without one raise a `UserError` that lists them."""
     root = data_directory(data_dir)
     for layout in layouts:
         for folder in layout.folders:
-            place = root / folder
-            matches = [_first(place, pattern) for pattern in layout.files]
+            path = root / folder
+            matches = [_first(path, pattern) for pattern in layout.files]
             files = tuple(file for file in matches if file is not None)
             if len(files) == len(layout.files):
-                return Found(layout, place, files)
+                return Found(layout, path, files)
     published = [layout for layout in layouts if not layout.folders[0].endswith(FETCHED)]
     wanted = "; or ".join(f"{layout.folders[0]}/ with {_first_choices(layout)}" for layout in published)
     there = str(root) if root.is_dir() else f"{root}, which is no directory"
@@ -73,6 +73,6 @@ def _first(folder: Path, pattern: str) -> Path | None:
     return None
 
 
-def _first_choices(layout: Layout) -> str:
-    """A layout's files in few words: other names and packed files are accepted without being told of."""
+def _first_choices(layout: FileLayout) -> str:
+    """Describe a layout's files in few words: other names and packed files, which are accepted too, are left out."""
     return ", ".join(pattern.split("|")[0] for pattern in layout.files)

@@ -1,4 +1,4 @@
-"""What is done to a data set before it is shared out: a long tail, fewer samples, other image sizes.
+"""Changes to a data set before it is partitioned: a long tail, fewer samples, other image sizes.
 
 None of it depends on a run's seed, so that accuracies stay comparable between seeds.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
-from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, decoded
 from fedbraid.data.dataset import Array, Dataset, Split
 from fedbraid.data.partitions.shares import Indices
 from fedbraid.errors import UserError
@@ -55,7 +55,7 @@ def shaped(
 
 
 def tail(counts: Indices, rho: float) -> Indices:
-    """What is left of each class: int(n_max ρ^(-k / (K - 1))) of class k of K, but no more than there are."""
+    """Return the samples left of each class: int(n_max ρ^(-k / (K - 1))) of class k of K, at most all."""
     steps = np.arange(len(counts)) / max(1, len(counts) - 1)
     wanted = counts.max() * rho**-steps
     # Rounding can take a whole number just below itself; int() must not make that one less.
@@ -80,11 +80,11 @@ def scaled(images: Array, pixels: int) -> Array:
     They are kept like other decoded data, under the images' content: the second start does not scale again.
     """
     options = {"images": _content(images), "pixels": pixels}
-    return decoded("scaled", [], options, lambda shelf: scale(images, pixels, shelf)).arrays["images"]
+    return decoded("scaled", [], options, lambda writer: scale(images, pixels, writer)).arrays["images"]
 
 
-def scale(images: Array, pixels: int, shelf: Shelf) -> dict[str, Any]:
-    """Put the squares on a shelf."""
+def scale(images: Array, pixels: int, writer: ArrayWriter) -> dict[str, Any]:
+    """Write the squares through `writer`."""
     from PIL import Image  # only here: it takes its time to import
 
     def square(picture: Array) -> Array:
@@ -92,7 +92,7 @@ def scale(images: Array, pixels: int, shelf: Shelf) -> dict[str, Any]:
 
     kind = np.uint8 if images.dtype == np.uint8 else np.float32
     is_colour = kind == np.uint8 and images.shape[1] == 3  # one picture instead of three takes half the time
-    made = shelf.array("images", (*images.shape[:2], pixels, pixels), kind)
+    made = writer.array("images", (*images.shape[:2], pixels, pixels), kind)
     for image, out in zip(images, made, strict=True):
         if is_colour:
             out[:] = square(np.ascontiguousarray(image.transpose(1, 2, 0))).transpose(2, 0, 1)

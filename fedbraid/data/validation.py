@@ -14,7 +14,7 @@ from fedbraid.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Divided:
-    """Who trains on what, and what nobody trains on."""
+    """The clients' training samples, and those that are held out."""
 
     training: Partition
     validation: NDArray[np.int64]  # indices into the training split; none where nothing is held out
@@ -39,14 +39,14 @@ def divided(partition: Partition, labels: Array, share: float, seed: int) -> Div
 def held_out_by(client: int, labels: Array, share: float, seed: int) -> NDArray[np.bool_]:
     """Marks the samples that a client holds out: every sample with probability `share`, every label in proportion.
 
-    In the order of their labels, at random among equals, one in 1 / share is taken from a random place on. At least one
-    stays for training.
+    In the order of their labels, at random among equals, one in 1 / share is taken from a random position on. At least
+    one stays for training.
     """
     if not share:
         return np.zeros(len(labels), dtype=bool)
     rng, total = stream(seed, "validation", client=client), len(labels)
     in_order = np.lexsort((rng.random(total), labels))
-    passed = np.floor(np.arange(total + 1) * share + rng.random())  # how many were taken before each place
+    passed = np.floor(np.arange(total + 1) * share + rng.random())  # how many were taken before each position
     taken = np.diff(passed) > 0
     if taken.all():
         taken[-1] = False

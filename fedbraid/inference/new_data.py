@@ -15,7 +15,7 @@ from fedbraid.data.datasets.archive import samples_of
 from fedbraid.data.datasets.common_options import present
 from fedbraid.data.file_kinds import kind_of
 from fedbraid.data.formats.class_folders import listing
-from fedbraid.data.formats.columns import Table, open_table
+from fedbraid.data.formats.columns import ColumnTable, open_table
 from fedbraid.data.formats.gaps import is_gap, refusal, row_of
 from fedbraid.data.formats.image_files import Channels, Frame, decode_images, is_image
 from fedbraid.data.formats.npz import read_npz
@@ -65,7 +65,7 @@ def unseen(given: str | PathLike[str] | Array, inputs: Inputs, how: Reading) -> 
     raise UserError(f"{path} is no .csv, .parquet or .npz file and no folder of images")
 
 
-def _numbers(table: Table, inputs: Inputs, how: Reading) -> Unseen:
+def _numbers(table: ColumnTable, inputs: Inputs, how: Reading) -> Unseen:
     if not inputs.features:
         raise UserError(f"the model's inputs have no names to tell the columns of {table.path} by; save an .npz")
     columns = list(inputs.features)
@@ -77,7 +77,7 @@ def _numbers(table: Table, inputs: Inputs, how: Reading) -> Unseen:
         raise UserError("the means of the training rows were not recorded, so gaps cannot be filled with them")
     rows, names, truth = list[list[float]](), list[str](), list[str | None]()
     for number, cells in table.rows([*columns, *label]):
-        values = row_of(table.place(number), columns, cells[: len(columns)])
+        values = row_of(table.where(number), columns, cells[: len(columns)])
         if any(map(is_gap, values)):
             if how.missing == "refuse":
                 raise refusal([table], columns, WAYS)
@@ -91,7 +91,7 @@ def _numbers(table: Table, inputs: Inputs, how: Reading) -> Unseen:
     return Unseen(np.array(rows, dtype=np.float32), tuple(names), tuple(truth))
 
 
-def _texts(table: Table, inputs: Inputs, how: Reading) -> Unseen:
+def _texts(table: ColumnTable, inputs: Inputs, how: Reading) -> Unseen:
     if how.text not in table.columns:
         raise UserError(f"{table.path} has no column {how.text!r} of texts; its columns are {_few(table.columns)}")
     label = [how.label] if how.label and how.label in table.columns else []
@@ -142,7 +142,7 @@ def _told(cell: object) -> str | None:
     return None if cell is None or not str(cell).strip() else str(cell).strip()
 
 
-def _some(table: Table, rows: Sequence[Any]) -> None:
+def _some(table: ColumnTable, rows: Sequence[Any]) -> None:
     if not rows:
         raise UserError(f"{table.path} has no rows to predict")
 

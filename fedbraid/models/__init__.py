@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 Own = nn.Module | Callable[..., nn.Module]
-"""A network that is brought along: itself, or what makes it."""
+"""A user-defined network: a module, or a function or class that makes one."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def find_network(name: str, options: Mapping[str, Any]) -> Network:
 
 
 def made(network: Own, seed: int, options: Mapping[str, Any]) -> nn.Module:
-    """A network that is brought along: a module as it is, or what a class or a function makes of `seed`."""
+    """Return a user-defined network: a module as it is, or the result of a class or a function, called under `seed`."""
     if (name := name_of(network)) in names():
         raise UserError(f"the name {name!r} is that of a network of FedBraid's; give yours another one")
     module = answering_all(network if isinstance(network, nn.Module) else _called(network, seed, options))
@@ -171,7 +171,7 @@ def _called(network: Callable[..., nn.Module], seed: int, options: Mapping[str, 
 
 
 def name_of(network: Own) -> str:
-    """What a network that is brought along is called: its class, or what makes it."""
+    """Return the name of a user-defined network: its class, or the function that makes it."""
     named = type(network) if isinstance(network, nn.Module) else network
     return str(getattr(named, "__name__", type(named).__name__))
 

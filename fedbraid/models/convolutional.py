@@ -14,7 +14,7 @@ from fedbraid.models.takes import Shape
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConvPlan:
     """The sizes of a network: channels of its convolutions, then widths of its hidden layers."""
 
     channels: tuple[int, ...]
@@ -24,7 +24,7 @@ class Plan:
     groups: int = 0  # of a GroupNorm after each convolution; 0 = none
 
     def shrunk(self, side: int) -> int:
-        """What all convolutions and poolings leave of a side."""
+        """Return the length that a side has after all convolutions and poolings."""
         for _ in self.channels:
             side = (side + 2 * self.padding - self.kernel + 1) // 2
         return side
@@ -35,10 +35,10 @@ class Plan:
         return next(side for side in count(1) if self.shrunk(side) >= 1)
 
 
-LENET = Plan((6, 16), kernel=5, padding=0, widths=(120, 84))
-CNN = Plan((64, 64), kernel=5, padding=0, widths=(384, 192))
-FEDAVG_CNN = Plan((32, 64), kernel=5, padding=2, widths=(512,))
-TINY_CNN = Plan((64, 64, 64), kernel=3, padding=1, widths=(512, 384), groups=4)
+LENET = ConvPlan((6, 16), kernel=5, padding=0, widths=(120, 84))
+CNN = ConvPlan((64, 64), kernel=5, padding=0, widths=(384, 192))
+FEDAVG_CNN = ConvPlan((32, 64), kernel=5, padding=2, widths=(512,))
+TINY_CNN = ConvPlan((64, 64, 64), kernel=3, padding=1, widths=(512, 384), groups=4)
 
 
 def lenet(shape: Shape, classes: int, projection: int = 0) -> nn.Module:
@@ -67,7 +67,7 @@ class PooledConv2d(nn.Conv2d):
         return relu(max_pool2d(super().forward(x), 2))
 
 
-def convolved(plan: Plan, channels: int, out: int) -> nn.Module:
+def convolved(plan: ConvPlan, channels: int, out: int) -> nn.Module:
     if not plan.groups:
         return PooledConv2d(channels, out, plan.kernel, padding=plan.padding)
     conv = nn.Conv2d(channels, out, plan.kernel, padding=plan.padding)
@@ -77,7 +77,7 @@ def convolved(plan: Plan, channels: int, out: int) -> nn.Module:
 class Convolutional(nn.Module):
     """Convolutions, each halved by pooling, then fully connected layers; ReLU after each."""
 
-    def __init__(self, shape: Shape, classes: int, plan: Plan, projection: int = 0) -> None:
+    def __init__(self, shape: Shape, classes: int, plan: ConvPlan, projection: int = 0) -> None:
         super().__init__()
         colours, height, width = shape
         self.convs = nn.Sequential(*(convolved(plan, i, o) for i, o in pairwise((colours, *plan.channels))))

@@ -20,7 +20,7 @@ WIDEST = 10**6
 
 
 def width(name: str, value: object) -> int:
-    """How many outputs a layer has."""
+    """Return the number of a layer's outputs."""
     number = whole(name, value)
     if number > WIDEST:
         raise UserError(f"{name} must be at most {WIDEST:,}, not {value!r}")

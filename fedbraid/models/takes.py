@@ -1,4 +1,4 @@
-"""What a network takes: numbers of any shape, images, or texts."""
+"""The inputs of a network: numbers of any shape, images, or texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Takes:
     least: int = 1
 
     def fits(self, shape: Shape, tokens: Sequence[str]) -> bool:
-        """Whether samples of `shape` can be taken; numbers that stand for `tokens` are texts and nothing else."""
+        """Tell if the network accepts samples of `shape`; with `tokens` they are texts and nothing else."""
         if self.kind == "texts":
             return bool(tokens) and len(shape) == 1 and shape[0] >= self.least
         if self.kind == "images":

@@ -34,7 +34,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         colours, high, wide = shape
         self.patch = patch
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(whole("depth", depth))))
+        self.blocks = nn.Sequential(*(EncoderBlock(width, heads) for _ in range(whole("depth", depth))))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.project = projection_head(width, projection)
         self.head = nn.Linear(projection or width, classes)
@@ -54,7 +54,7 @@ class VisionTransformer(nn.Module):
         return Outputs(self.head(x), x)
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads

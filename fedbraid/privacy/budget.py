@@ -1,4 +1,4 @@
-"""What noise buys: (ε, δ) of differential privacy, of a run and of its rounds so far."""
+"""Privacy budgets: (ε, δ) of a run and of its rounds so far."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 1e6
 
 
 def spent(noise: float, releases: int, delta: float = DELTA, drawn: Drawn | None = None) -> float:
-    """ε after so many releases, each with noise of `noise` times its sensitivity.
+    """Return ε after so many releases, each with noise of `noise` times its sensitivity.
 
     Without `drawn` it holds for a client that takes part in every round.
     """
@@ -26,15 +26,15 @@ def spent(noise: float, releases: int, delta: float = DELTA, drawn: Drawn | None
 
 
 def told(epsilon: float | None) -> str:
-    """ε in words, rounded up: less than was spent is never said. None is what a file has of infinity."""
+    """Format ε, rounded up so that it is never understated. None is JSON's infinity."""
     return "no bound" if epsilon is None or epsilon > MOST else f"{ceil(100 * epsilon) / 100:.2f}"
 
 
 def drawn(sampling: Sampling, population: int, chain: Chain) -> Drawn | None:
-    """How a run draws its clients; None where nothing is gained by it.
+    """Return the sampling that amplifies privacy, or None if the run's does not.
 
-    In a cohort of a fixed size another client is there where one is not. If clients keep something from round to round,
-    that other one's later updates tell of it, which the account of single rounds does not have.
+    A cohort of a fixed size has another client in place of one that is not drawn. If clients keep state, that other
+    client's later updates depend on this, which an account of single rounds does not cover: then None.
     """
     if sampling.late or sampling.scheme == "by_size":
         return None
@@ -46,7 +46,7 @@ def drawn(sampling: Sampling, population: int, chain: Chain) -> Drawn | None:
 
 
 def report(chain: Chain, rounds: int, drawn: Drawn | None = None) -> dict[str, Any]:
-    """The privacy of what noisy strands release, about a client's samples or about the client; no other payload's."""
+    """Return the privacy of what noisy strands release, of a client's samples or of the client; no other payload's."""
     told = {}
     for strand in chain.using("releases"):
         release = Release(*strand.releases(rounds))

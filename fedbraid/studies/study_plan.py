@@ -12,7 +12,7 @@ from typing import Any
 from fedbraid import data
 from fedbraid.config.schema import Config, merged
 from fedbraid.core.strand import Strand
-from fedbraid.data.locate import place_of
+from fedbraid.data.locate import locate_dataset
 from fedbraid.errors import UserError
 from fedbraid.studies import run_records
 from fedbraid.studies.cells import Cell, cells, used_strands
@@ -193,4 +193,4 @@ def missing_data(config: Config, data_dir: Path | None) -> str:
     if "path" in config.data.options:
         path = config.data.options["path"]
         return "" if not path or Path(path).exists() else f"data set {config.data.name!r}: there is no {path}"
-    return place_of(data.find_dataset(config.data.name, {}), data_dir).way
+    return locate_dataset(data.find_dataset(config.data.name, {}), data_dir).way

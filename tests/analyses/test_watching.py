@@ -5,7 +5,8 @@ from helpers import advanced, federation, held, identical, toy
 from recorded import left_on_disk, record
 
 import fedbraid as fb
-from fedbraid.analyses import catalogue
+from fedbraid.analyses.index import OF_ONE
+from fedbraid.training.watches import WATCHES
 
 WATCH = {"analyses": ["drift", "fairness"], "analysis": {"every": 2}}
 
@@ -102,4 +103,4 @@ def test_mistakes_are_one_sentence():
 
 
 def test_what_runs_inside_a_run_can_also_be_asked_of_a_recorded_one():
-    assert {watch.name for watch in catalogue.WATCHES} <= {entry.name for entry in catalogue.OF_ONE}
+    assert {watch.name for watch in WATCHES} <= {entry.name for entry in OF_ONE}

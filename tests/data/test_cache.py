@@ -34,15 +34,15 @@ def source(tmp_path):
 
 
 class Decoder:
-    """Fills a shelf, and counts how often it had to."""
+    """Fills a writer, and counts how often it had to."""
 
     def __init__(self, values=VALUES):
         self.calls, self.values = 0, values
 
-    def __call__(self, shelf):
+    def __call__(self, writer):
         self.calls += 1
-        shelf.put("values", self.values)
-        shelf.array("zeros", (2,), np.int64)
+        writer.put("values", self.values)
+        writer.array("zeros", (2,), np.int64)
         return {"name": "é", "calls": self.calls}
 
 
@@ -152,8 +152,8 @@ def test_a_damaged_entry_is_made_anew(cache, source, damage):
 
 @pytest.mark.parametrize("mistake", [UserError("no good"), KeyboardInterrupt()])
 def test_a_decoder_that_fails_leaves_nothing(cache, source, mistake):
-    def fail(shelf):
-        shelf.put("values", VALUES)
+    def fail(writer):
+        writer.put("values", VALUES)
         raise mistake
 
     with pytest.raises(type(mistake)):
@@ -165,7 +165,7 @@ def test_a_full_disk_is_refused_before_anything_is_decoded(cache, source, monkey
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10 << 30, 9 << 30, 1 << 30))
     with pytest.raises(UserError, match=r"needs 3.0 GiB in .* and 1.0 GiB are free; .*FEDBRAID_CACHE"):
-        decoded("set", [source], {}, lambda shelf: shelf.array("large", (3 << 30,), np.uint8))
+        decoded("set", [source], {}, lambda writer: writer.array("large", (3 << 30,), np.uint8))
     assert entries(cache) == []
 
 
@@ -173,7 +173,7 @@ def test_a_full_disk_is_refused_before_anything_is_decoded(cache, source, monkey
 def test_absurd_sizes_are_refused_as_too_large_for_the_disk(cache, source, length):
     gibibytes = f"{length * length * 8 // 2**30}"[:20]
     with pytest.raises(UserError, match=rf"\Adecoding needs {gibibytes}\d*\.\d GiB in .* GiB are free; [^\n]*\Z"):
-        decoded("set", [source], {}, lambda shelf: shelf.array("large", (length, length), np.int64))
+        decoded("set", [source], {}, lambda writer: writer.array("large", (length, length), np.int64))
 
 
 def test_sources_that_are_no_files_are_refused(cache, tmp_path):
@@ -208,9 +208,9 @@ def test_a_disk_that_fills_meanwhile_is_a_sentence_and_no_crash(cache, source, m
 def test_the_disks_blocks_are_taken_before_they_are_written(cache, source):
     held = []
 
-    def decode(shelf):
-        shelf.array("large", (1 << 20,), np.uint8)
-        held.append(os.stat(shelf.folder / "large.npy").st_blocks * 512)
+    def decode(writer):
+        writer.array("large", (1 << 20,), np.uint8)
+        held.append(os.stat(writer.folder / "large.npy").st_blocks * 512)
         return {}
 
     decoded("set", [source], {}, decode)
@@ -228,8 +228,8 @@ def decode_slowly(cache, source):
     """Says `half` when it is, and waits for a file called `go`."""
     os.environ["FEDBRAID_CACHE"] = str(cache)
 
-    def decode(shelf):
-        values = shelf.array("values", (1000,), np.int64)
+    def decode(writer):
+        values = writer.array("values", (1000,), np.int64)
         values[:500] = 7
         source.with_name("half").touch()
         while not source.with_name("go").exists():

@@ -13,11 +13,11 @@ import pytest
 from fedbraid import data
 from fedbraid.data.datasets import cifar
 from fedbraid.data.datasets.cifar_labels import CIFAR100_COARSE, CIFAR100_FINE
-from fedbraid.data.formats.cifar_batches import Kind, read_binary, read_python
+from fedbraid.data.formats.cifar_batches import CifarKind, read_binary, read_python
 from fedbraid.data.formats.pickles import read_pickle, restricted
 from fedbraid.errors import UserError
 
-TWO = Kind((("coarse_labels", 20), ("fine_labels", 100)))
+TWO = CifarKind((("coarse_labels", 20), ("fine_labels", 100)))
 ROWS = 3
 X = (np.arange(ROWS * 3072) * 7 % 251).astype(np.uint8).reshape(ROWS, 3072)
 COARSE, FINE = [4, 19, 0], [99, 0, 7]

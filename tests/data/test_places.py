@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fedbraid.data.paths import Layout, cache_directory, data_directory, find
+from fedbraid.data.paths import FileLayout, cache_directory, data_directory, find
 from fedbraid.errors import UserError
 
-PLAIN = Layout(("plain", "deep/plain"), ("train.csv|train.csv.gz", "test-*.csv"))
-PACKED = Layout(("packed",), ("all.bin",))
+PLAIN = FileLayout(("plain", "deep/plain"), ("train.csv|train.csv.gz", "test-*.csv"))
+PACKED = FileLayout(("packed",), ("all.bin",))
 
 
 def lay(root, *files):
@@ -37,7 +37,7 @@ def test_a_missing_set_is_told_with_what_would_do(tmp_path):
         "--data-dir or FEDBRAID_DATA names another directory"
     )
     with pytest.raises(UserError) as told:
-        find("set", tmp_path, (PACKED, Layout(("set/hub",), ("*.parquet",))))
+        find("set", tmp_path, (PACKED, FileLayout(("set/hub",), ("*.parquet",))))
     assert str(told.value) == (
         f"data set 'set' is not in {tmp_path}: it needs packed/ with all.bin. "
         "`fedbraid data get set` fetches it where there is a network; "

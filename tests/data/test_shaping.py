@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedbraid import data
 from fedbraid.core.random import stream
 from fedbraid.data import Dataset, Split
-from fedbraid.data.cache import Shelf
+from fedbraid.data.cache import ArrayWriter
 from fedbraid.data.shaping import portion, scale, scaled, shaped, tail
 from fedbraid.errors import UserError
 
@@ -217,7 +217,7 @@ def test_images_too_large_for_any_disk_are_refused(tmp_path):
         data.load("digits", pixels=100000)
     many = np.broadcast_to(np.zeros((), dtype=np.uint8), (1 << 40, 1, 2, 2))  # takes no memory until it is scaled
     with pytest.raises(UserError, match=r"decoding needs 1073741824.0 GiB in .* make room there"):
-        scale(many, 1024, Shelf(tmp_path))
+        scale(many, 1024, ArrayWriter(tmp_path))
 
 
 def test_images_that_are_not_square_become_so():

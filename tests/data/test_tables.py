@@ -141,7 +141,7 @@ def test_columns_are_found_by_name(file):
     table = open_table(file("a, b ,c\n1,2,3\n4,5,6\n"))
     assert table.columns == ("a", "b", "c")
     assert list(table.rows(["c", "a"])) == [(2, ["3", "1"]), (3, ["6", "4"])]
-    assert re.search(r"table.csv, line 3$", table.place(3))
+    assert re.search(r"table.csv, line 3$", table.where(3))
     with refused("table.csv has no column 'd'; its columns are a, b, c"):
         table.rows(["a", "d"])
 

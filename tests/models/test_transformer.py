@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn.functional import conv2d
 
 from fedbraid.models import build
-from fedbraid.models.transformer import Block, patch_size, patches
+from fedbraid.models.transformer import EncoderBlock, patch_size, patches
 
 
 def test_a_block_is_torchs_pre_norm_encoder_layer():
-    block = Block(12, 3).double()
+    block = EncoderBlock(12, 3).double()
     layer = nn.TransformerEncoderLayer(
         12, 3, 48, dropout=0.0, activation="gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True
     ).double()

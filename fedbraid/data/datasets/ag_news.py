@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 
 from fedbraid.config.registry import whole
-from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, decoded
 from fedbraid.data.dataset import Dataset
-from fedbraid.data.datasets.cached import rows_of, shelve, shelve_texts, split
+from fedbraid.data.datasets.cached import rows_of, split, write_labels, write_texts
 from fedbraid.data.datasets.hub_layouts import hub_layout, part_files
 from fedbraid.data.formats.csv_tables import rows
 from fedbraid.data.formats.parquet import blocks
 from fedbraid.data.formats.streams import opened
 from fedbraid.data.formats.vocabulary import Texts
-from fedbraid.data.paths import Layout, find
+from fedbraid.data.paths import FileLayout, find
 from fedbraid.errors import UserError
 
 log = logging.getLogger("fedbraid")
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 TRAIN = "train.csv|train.csv.gz|train_subset_*.csv|train_subset_*.csv.gz"
-TABLES = Layout(("ag_news", "ag-news", "ag_news_csv"), (TRAIN, "test.csv|test.csv.gz"))
+TABLES = FileLayout(("ag_news", "ag-news", "ag_news_csv"), (TRAIN, "test.csv|test.csv.gz"))
 HUB = hub_layout("ag-news")
 LAYOUTS = (TABLES, HUB)
 PUBLISHED_TEST = "d52ea96a97a2d943681189a97654912d"
@@ -43,7 +43,7 @@ def ag_news(data_dir: str | Path | None = None, words: int = 20000, length: int 
     found = find("ag-news", data_dir, LAYOUTS)
     parts = part_files("ag-news", found) if found.layout is HUB else [[file] for file in found.files]
     sources = [file for part in parts for file in part]
-    made = decoded("ag-news", sources, options, lambda shelf: _decode(shelf, parts, **options))
+    made = decoded("ag-news", sources, options, lambda writer: _decode(writer, parts, **options))
     return Dataset(
         name="ag-news",
         train=split(made, "train"),
@@ -55,7 +55,7 @@ def ag_news(data_dir: str | Path | None = None, words: int = 20000, length: int 
     )
 
 
-def _decode(shelf: Shelf, parts: Sequence[Sequence[Path]], words: int, length: int) -> dict[str, Any]:
+def _decode(writer: ArrayWriter, parts: Sequence[Sequence[Path]], words: int, length: int) -> dict[str, Any]:
     texts, labels, ends = Texts(), array("q"), []
     for part in parts:
         for label, text in (article for file in part for article in _articles(file)):
@@ -64,8 +64,8 @@ def _decode(shelf: Shelf, parts: Sequence[Sequence[Path]], words: int, length: i
         ends.append(len(labels))
     _log_whether_published(parts[1][0])
     chosen = rows_of(np.arange(len(labels)) >= ends[0], [part[0] for part in parts])
-    shelve(shelf, chosen, np.array(labels, dtype=np.int64), None)
-    return shelve_texts(shelf, chosen, texts, words, length)
+    write_labels(writer, chosen, np.array(labels, dtype=np.int64), None)
+    return write_texts(writer, chosen, texts, words, length)
 
 
 def _articles(file: Path) -> Iterator[tuple[int, str]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.core.task import Task
-from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, decoded
 from fedbraid.data.dataset import Array, Dataset
 from fedbraid.data.datasets.cached import rows_of, split
 from fedbraid.data.datasets.common_options import one_of, own_path, share
@@ -48,7 +48,7 @@ def archive(
     is_class = one_of("task", task, ("classification", "regression")) == "classification"
     chosen(normalise, Normal((), ()))  # a mistake is told before a long decoding
     options = {"is_class": is_class, "test_share": part, "seed": whole("seed", seed, 0)}
-    kept = decoded("npz", [file], options, lambda shelf: _decode(shelf, file, is_class, part, seed))
+    kept = decoded("npz", [file], options, lambda writer: _decode(writer, file, is_class, part, seed))
     train = split(kept, "train")
     measure = Normal(tuple(kept.facts["mean"]), tuple(kept.facts["std"]))
     normal = chosen(normalise, measure) if _is_image(train.x) else AS_IT_IS
@@ -65,7 +65,7 @@ def archive(
     )
 
 
-def _decode(shelf: Shelf, file: Path, is_class: bool, test_share: float, seed: int) -> dict[str, Any]:
+def _decode(writer: ArrayWriter, file: Path, is_class: bool, test_share: float, seed: int) -> dict[str, Any]:
     there = names_in(file)
     if {"x_train", "y_train", "x_test", "y_test"} <= set(there):
         train, test = (_checked(file, ending, is_class) for ending in ("_train", "_test"))
@@ -76,8 +76,8 @@ def _decode(shelf: Shelf, file: Path, is_class: bool, test_share: float, seed: i
     _check_alike(file, train, test, is_class)
     for part, arrays in (("train", train), ("test", test)):
         for name, values in arrays.items():
-            shelf.put(f"{part}_{name}", values)
-    normal = measured(shelf.filled("train_x")) if _is_image(train["x"]) else AS_IT_IS
+            writer.put(f"{part}_{name}", values)
+    normal = measured(writer.filled("train_x")) if _is_image(train["x"]) else AS_IT_IS
     return {
         "classes": int(train["y"].max()) + 1 if is_class else 1,
         "words": 1 + max(int(part["x"].max()) for part in (train, test)) if train["x"].dtype in TEXT else 0,

@@ -1,4 +1,4 @@
-"""What decoders of texts and tables leave in the cache, and the splits made of it."""
+"""Cached arrays of texts and tables, and the splits that are made of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fedbraid.data.cache import Decoded, Shelf
+from fedbraid.data.cache import ArrayWriter, Decoded
 from fedbraid.data.dataset import Array, Split
 from fedbraid.data.formats.vocabulary import Texts
 from fedbraid.errors import UserError
@@ -28,19 +28,19 @@ def rows_of(is_test: NDArray[np.bool_], sources: Sequence[Path]) -> Rows:
     return rows
 
 
-def shelve(shelf: Shelf, rows: Rows, y: Array, users: Array | None) -> None:
+def write_labels(writer: ArrayWriter, rows: Rows, y: Array, users: Array | None) -> None:
     """The splits' labels and users."""
     for name, chosen in rows.items():
-        shelf.put(f"{name}_y", y[chosen])
+        writer.put(f"{name}_y", y[chosen])
         if users is not None:
-            shelf.put(f"{name}_users", users[chosen])
+            writer.put(f"{name}_users", users[chosen])
 
 
-class Spaces:
+class SplitWriter:
     """Room for the samples of both splits, which come in the order of the rows."""
 
-    def __init__(self, shelf: Shelf, rows: Rows, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> None:
-        self.arrays = {name: shelf.array(f"{name}_x", (len(own), *shape), dtype) for name, own in rows.items()}
+    def __init__(self, writer: ArrayWriter, rows: Rows, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> None:
+        self.arrays = {name: writer.array(f"{name}_x", (len(own), *shape), dtype) for name, own in rows.items()}
         self._rows = rows
         self._done = 0
 
@@ -52,11 +52,11 @@ class Spaces:
         self._done += len(x)
 
 
-def shelve_texts(shelf: Shelf, rows: Rows, texts: Texts, words: int, length: int) -> dict[str, Any]:
+def write_texts(writer: ArrayWriter, rows: Rows, texts: Texts, words: int, length: int) -> dict[str, Any]:
     """The splits' texts as tokens, by the vocabulary of the training texts; returns the tokens, as a fact."""
     tokens = texts.vocabulary(rows["train"], words)
     for name, chosen in rows.items():
-        texts.encode(chosen, tokens, shelf.array(f"{name}_x", (len(chosen), length), np.int32))
+        texts.encode(chosen, tokens, writer.array(f"{name}_x", (len(chosen), length), np.int32))
     return {"tokens": tokens}
 
 

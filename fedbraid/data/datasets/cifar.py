@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbraid.data.cache import Decoded, Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, Decoded, decoded
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.datasets.cifar_labels import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE
 from fedbraid.data.datasets.common_options import true_or_false
@@ -16,9 +16,9 @@ from fedbraid.data.datasets.decoding import PARTS, dataset
 from fedbraid.data.datasets.hub_images import hub_images
 from fedbraid.data.datasets.hub_layouts import hub_layout, is_from_hub, part_files
 from fedbraid.data.datasets.normal import Normal, chosen
-from fedbraid.data.formats.cifar_batches import PIXELS, Batch, Kind, read_binary, read_python
+from fedbraid.data.formats.cifar_batches import PIXELS, CifarBatch, CifarKind, read_binary, read_python
 from fedbraid.data.formats.image_files import Frame
-from fedbraid.data.paths import Found, Layout, find
+from fedbraid.data.paths import FileLayout, Found, find
 
 # The published MD5s of the pickled files.
 PYTHON10 = {
@@ -33,18 +33,20 @@ PYTHON100 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae6232
 
 # The binary layout comes first: reading it runs no code.
 LAYOUTS10 = (
-    Layout(("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", "cifar10"), tuple(f"{f}.bin" for f in PYTHON10)),
-    Layout(("cifar-10-batches-py", "cifar10/cifar-10-batches-py", "cifar10"), tuple(PYTHON10)),
+    FileLayout(
+        ("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", "cifar10"), tuple(f"{f}.bin" for f in PYTHON10)
+    ),
+    FileLayout(("cifar-10-batches-py", "cifar10/cifar-10-batches-py", "cifar10"), tuple(PYTHON10)),
     hub_layout("cifar10"),
 )
 LAYOUTS100 = (
-    Layout(("cifar-100-binary", "cifar100/cifar-100-binary", "cifar100"), ("train.bin", "test.bin")),
-    Layout(("cifar-100-python", "cifar100/cifar-100-python", "cifar100"), tuple(PYTHON100)),
+    FileLayout(("cifar-100-binary", "cifar100/cifar-100-binary", "cifar100"), ("train.bin", "test.bin")),
+    FileLayout(("cifar-100-python", "cifar100/cifar-100-python", "cifar100"), tuple(PYTHON100)),
     hub_layout("cifar100"),
 )
 FRAME = Frame(channels=3, height=32, width=32)
-KIND10 = Kind((("labels", 10),))
-KIND100 = Kind((("coarse_labels", 20), ("fine_labels", 100)))
+KIND10 = CifarKind((("labels", 10),))
+KIND100 = CifarKind((("coarse_labels", 20), ("fine_labels", 100)))
 
 CHANNELS10 = Normal((125.3, 123.0, 113.9), (63.0, 62.1, 66.7))
 CHANNELS100 = Normal((129.3, 124.1, 112.4), (68.2, 65.4, 70.4))
@@ -69,14 +71,14 @@ def cifar100(data_dir: str | Path | None = None, coarse: bool = False, normalise
     return dataset("cifar100", found.folder, _labelled(kept, key), labels, normal)
 
 
-def _decoded(name: str, found: Found, kind: Kind, rows: list[int], checksums: Mapping[str, str]) -> Decoded:
+def _decoded(name: str, found: Found, kind: CifarKind, rows: list[int], checksums: Mapping[str, str]) -> Decoded:
     """The images and all their labels. The last file is the test set."""
 
-    def decode(shelf: Shelf) -> dict[str, Any]:
+    def decode(writer: ArrayWriter) -> dict[str, Any]:
         for part, these in zip(PARTS, (slice(-1), slice(-1, None)), strict=True):
             counts = rows[these]
-            x = shelf.array(f"{part}_x", (sum(counts), *PIXELS), np.uint8)
-            labels = {key: shelf.array(f"{part}_{key}", (sum(counts),), np.int64) for key, _ in kind.labels}
+            x = writer.array(f"{part}_x", (sum(counts), *PIXELS), np.uint8)
+            labels = {key: writer.array(f"{part}_{key}", (sum(counts),), np.int64) for key, _ in kind.labels}
             at = 0
             for file, count in zip(found.files[these], counts, strict=True):
                 batch = _read(file, kind, count, checksums)
@@ -92,7 +94,7 @@ def _decoded(name: str, found: Found, kind: Kind, rows: list[int], checksums: Ma
     return decoded(name, found.files, {}, decode)
 
 
-def _read(file: Path, kind: Kind, rows: int, checksums: Mapping[str, str]) -> Batch:
+def _read(file: Path, kind: CifarKind, rows: int, checksums: Mapping[str, str]) -> CifarBatch:
     if file.suffix == ".bin":
         return read_binary(file, kind, rows)
     return read_python(file, kind, rows, checksums[file.name])

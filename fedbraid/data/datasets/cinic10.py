@@ -14,9 +14,9 @@ from fedbraid.data.datasets.hub_layouts import hub_layout, is_from_hub, part_fil
 from fedbraid.data.datasets.normal import chosen, of_unit
 from fedbraid.data.formats.class_folders import images_by_class
 from fedbraid.data.formats.image_files import Frame
-from fedbraid.data.paths import Found, Layout, find
+from fedbraid.data.paths import FileLayout, Found, find
 
-LAYOUTS = (Layout(("cinic10", "CINIC-10", "cinic-10"), ("train", "valid", "test")), hub_layout("cinic10"))
+LAYOUTS = (FileLayout(("cinic10", "CINIC-10", "cinic-10"), ("train", "valid", "test")), hub_layout("cinic10"))
 CHANNELS = of_unit((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
 FRAME = Frame(channels=3, height=32, width=32)
 

@@ -38,7 +38,7 @@ def own_path(dataset: str, name: str, value: object) -> Path:
 
 
 def present(name: str, value: str | Path) -> Path:
-    """What `value` names, if it is there; ~ is the user's home."""
+    """Return the path that `value` names; one that does not exist raises `UserError`. ~ is the user's home."""
     path = Path(os.path.expanduser(value))
     if not os.path.exists(path):  # unlike Path's, it takes names that no file can have
         raise UserError(f"{name} names {path}, which is not there")

@@ -12,13 +12,13 @@ import numpy as np
 
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
-from fedbraid.data.cache import Shelf, decoded, is_quick
+from fedbraid.data.cache import ArrayWriter, decoded, is_quick
 from fedbraid.data.dataset import Array, Dataset, Split
-from fedbraid.data.datasets.cached import Rows, Spaces, rows_of, shelve, shelve_texts, split
+from fedbraid.data.datasets.cached import Rows, SplitWriter, rows_of, split, write_labels, write_texts
 from fedbraid.data.datasets.common_options import one_of, own_path, share, true_or_false
 from fedbraid.data.datasets.labels import in_order
 from fedbraid.data.datasets.normal import Normal, measured
-from fedbraid.data.formats.columns import Table, open_table
+from fedbraid.data.formats.columns import ColumnTable, open_table
 from fedbraid.data.formats.csv_tables import numbers
 from fedbraid.data.formats.gaps import is_gap, refusal, row_of
 from fedbraid.data.formats.vocabulary import Names, Texts
@@ -33,7 +33,7 @@ MISSING = ("refuse", "mean", "drop")
 
 @dataclass(frozen=True)
 class Columns:
-    """What each column is for; "" and () where there is none."""
+    """The roles of a table's columns; "" and () where a role has none."""
 
     label: str
     is_class: bool
@@ -47,14 +47,14 @@ class Columns:
         return [name for name in (self.label, self.users, self.text) if name]
 
     def is_whole(self, cells: Sequence[object]) -> bool:
-        """Whether none of a row's cells is empty, marks first; a class or a user may be called "none"."""
+        """Tell if no cell of a row is empty, marks first; a class or a user may be called "none"."""
         marks, values = cells[: len(self.marks)], cells[len(self.marks) :]
         rated = [] if self.is_class else [marks[0]]
         return not (any(map(_is_empty, marks)) or any(map(is_gap, (*rated, *values))))
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CsvOptions:
     """The other options, once they are known to make sense."""
 
     test_share: float
@@ -106,7 +106,7 @@ def csv_file(
     if test:
         tables.append(open_table(own_path("csv", "test", test)))
     columns = _columns(tables[0], label, task == "classification", users, text, features)
-    wanted = Wanted(
+    wanted = CsvOptions(
         test_share=share("test_share", test_share),
         seed=whole("seed", seed, 0),
         words=whole("words", words),
@@ -116,7 +116,7 @@ def csv_file(
     sources = [table.path for table in tables]
     options = asdict(columns) | asdict(wanted)
     keep = not is_quick(sources)
-    made = decoded("csv", sources, options, lambda shelf: _decode(shelf, tables, columns, wanted), keep=keep)
+    made = decoded("csv", sources, options, lambda writer: _decode(writer, tables, columns, wanted), keep=keep)
     scale = made.facts["scale"] if standardise else None
     train, test_rows = split(made, "train"), split(made, "test")
     target = measured(train.y[:, None]) if standardise and not columns.is_class else Normal((0.0,), (1.0,))
@@ -138,7 +138,7 @@ def csv_file(
     )
 
 
-def _columns(table: Table, label: str, is_class: bool, users: str, text: str, features: Sequence[str]) -> Columns:
+def _columns(table: ColumnTable, label: str, is_class: bool, users: str, text: str, features: Sequence[str]) -> Columns:
     is_list = isinstance(features, Sequence) and not isinstance(features, str)
     if not is_list or not all(isinstance(name, str) for name in features):
         raise UserError(f"features must be a list of columns such as ['height', 'width'], not {features!r}")
@@ -165,18 +165,18 @@ def _with_target(rows: Split, target: Normal) -> Split:
     return replace(rows, y=scaled.astype(np.float32))
 
 
-def _decode(shelf: Shelf, tables: list[Table], columns: Columns, wanted: Wanted) -> dict[str, Any]:
+def _decode(writer: ArrayWriter, tables: list[ColumnTable], columns: Columns, wanted: CsvOptions) -> dict[str, Any]:
     marks = _read_marks(tables, columns, wanted)
     if len(tables) > 1:
         is_test = np.arange(len(marks.targets)) >= marks.ends[0]
     else:
         is_test = held_out(_groups(marks, columns), wanted.test_share, stream(wanted.seed, "csv split"))
     rows = rows_of(is_test, [table.path for table in tables])
-    shelve(shelf, rows, marks.targets, marks.users)
+    write_labels(writer, rows, marks.targets, marks.users)
     if columns.text:
-        texts = shelve_texts(shelf, rows, marks.texts, wanted.words, wanted.length)
+        texts = write_texts(writer, rows, marks.texts, wanted.words, wanted.length)
         return texts | {"labels": marks.labels, "scale": None}
-    scale = _shelve_numbers(shelf, rows, tables, columns, wanted)
+    scale = _write_numbers(writer, rows, tables, columns, wanted)
     return {"labels": marks.labels, "tokens": (), "scale": asdict(scale)}
 
 
@@ -187,19 +187,21 @@ def _groups(marks: Marks, columns: Columns) -> Array:
     return marks.targets if columns.is_class else np.zeros_like(marks.targets)
 
 
-def _rows(table: Table, names: Sequence[str], columns: Columns, wanted: Wanted) -> Iterator[tuple[int, list[object]]]:
+def _rows(
+    table: ColumnTable, names: Sequence[str], columns: Columns, wanted: CsvOptions
+) -> Iterator[tuple[int, list[object]]]:
     """The cells of the columns `names`, of all rows or of those that are whole."""
     if wanted.missing != "drop":
         yield from table.rows(names)
         return
     everything = [*columns.marks, *columns.features]
-    places = [everything.index(name) for name in names]
+    positions = [everything.index(name) for name in names]
     for row, cells in table.rows(everything):
         if columns.is_whole(cells):
-            yield row, [cells[place] for place in places]
+            yield row, [cells[k] for k in positions]
 
 
-def _read_marks(tables: list[Table], columns: Columns, wanted: Wanted) -> Marks:
+def _read_marks(tables: list[ColumnTable], columns: Columns, wanted: CsvOptions) -> Marks:
     texts, known, people = Texts(), Names(), Names()
     targets, users, ends = array("d"), array("i"), list[int]()
     for table in tables:
@@ -210,11 +212,11 @@ def _read_marks(tables: list[Table], columns: Columns, wanted: Wanted) -> Marks:
             if columns.users:
                 users.append(people.number(str(filled.pop())))
             if not columns.is_class:
-                targets.extend(numbers(table.place(row), [columns.label], filled))
+                targets.extend(numbers(table.where(row), [columns.label], filled))
                 continue
             label = str(filled[0]).strip()
             if ends and label not in known:
-                raise UserError(f"{table.place(row)} has the label {label!r}, which {tables[0].path} has not")
+                raise UserError(f"{table.where(row)} has the label {label!r}, which {tables[0].path} has not")
             targets.append(known.number(label))
         if len(targets) == sum(ends[-1:]):
             whole_ones = " without empty cells" if wanted.missing == "drop" else ""
@@ -224,15 +226,15 @@ def _read_marks(tables: list[Table], columns: Columns, wanted: Wanted) -> Marks:
     if not columns.is_class:
         return Marks((), np.array(targets, dtype=np.float32), owners, texts, ends)
     labels = in_order(known.names())
-    place = {label: number for number, label in enumerate(labels)}
-    classes = np.array([place[name] for name in known.names()], dtype=np.int64)
+    number = {label: k for k, label in enumerate(labels)}
+    classes = np.array([number[name] for name in known.names()], dtype=np.int64)
     return Marks(labels, classes[np.array(targets, dtype=np.int64)], owners, texts, ends)
 
 
-def _filled(table: Table, row: int, column: str, cell: object) -> object:
+def _filled(table: ColumnTable, row: int, column: str, cell: object) -> object:
     if _is_empty(cell):
         raise UserError(
-            f"{table.place(row)}, column {column} is empty; every row needs one (data.missing=drop leaves out those "
+            f"{table.where(row)}, column {column} is empty; every row needs one (data.missing=drop leaves out those "
             "without)"
         )
     return cell
@@ -242,27 +244,29 @@ def _is_empty(cell: object) -> bool:
     return cell is None or cell == ""
 
 
-def _shelve_numbers(shelf: Shelf, rows: Rows, tables: list[Table], columns: Columns, wanted: Wanted) -> Normal:
+def _write_numbers(
+    writer: ArrayWriter, rows: Rows, tables: list[ColumnTable], columns: Columns, wanted: CsvOptions
+) -> Normal:
     """The second reading, which is the first of the numbers: no more than a block of them is in memory.
 
     Returns the means and deviations of the training rows.
     """
     features, gaps = columns.features, False
-    spaces = Spaces(shelf, rows, (len(features),))
+    samples_writer = SplitWriter(writer, rows, (len(features),))
     for table in tables:
-        read = (row_of(table.place(row), features, cells) for row, cells in _rows(table, features, columns, wanted))
+        read = (row_of(table.where(row), features, cells) for row, cells in _rows(table, features, columns, wanted))
         while some := list(islice(read, AT_ONCE)):
             block = np.array(some)
             gaps = gaps or bool(np.isnan(block).any())
             if gaps and wanted.missing == "refuse":
                 raise refusal(tables, features)
-            spaces.add(block)
+            samples_writer.add(block)
     if gaps:
-        _fill(spaces.arrays["train"], spaces.arrays["test"], tables[0], features)
-    return measured(spaces.arrays["train"])
+        _fill(samples_writer.arrays["train"], samples_writer.arrays["test"], tables[0], features)
+    return measured(samples_writer.arrays["train"])
 
 
-def _fill(train: Array, test: Array, table: Table, features: Sequence[str]) -> None:
+def _fill(train: Array, test: Array, table: ColumnTable, features: Sequence[str]) -> None:
     """Put the mean of a column's training rows where it has gaps."""
     for column, name in enumerate(features):
         known = train[:, column][~np.isnan(train[:, column])]

@@ -10,28 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from fedbraid.data.cache import Decoded, Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, Decoded, decoded
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.datasets.cached import split
 from fedbraid.data.datasets.normal import Normal
-from fedbraid.data.formats.class_folders import Listing
+from fedbraid.data.formats.class_folders import ImageListing
 from fedbraid.data.formats.image_files import Frame, decode_images
 
 PARTS = ("train", "test")
 
 
-Facts = Callable[[Shelf], dict[str, Any]]
+Facts = Callable[[ArrayWriter], dict[str, Any]]
 
 
-def decoded_images(name: str, frame: Frame, train: Listing, test: Listing, facts: Facts = lambda shelf: {}) -> Decoded:
-    """Listed image files as arrays, under the names that `dataset` looks for; `facts` are told of them when made."""
+def decoded_images(
+    name: str, frame: Frame, train: ImageListing, test: ImageListing, facts: Facts = lambda writer: {}
+) -> Decoded:
+    """Decode listed image files to arrays under the names that `dataset` expects; `facts` may add to them."""
 
-    def decode(shelf: Shelf) -> dict[str, Any]:
+    def decode(writer: ArrayWriter) -> dict[str, Any]:
         for part, listing in zip(PARTS, (train, test), strict=True):
-            x = shelf.array(f"{part}_x", (len(listing.files), *frame.shape), np.uint8)
+            x = writer.array(f"{part}_x", (len(listing.files), *frame.shape), np.uint8)
             decode_images(listing.files, frame, x)
-            shelf.put(f"{part}_y", listing.y)
-        return facts(shelf)
+            writer.put(f"{part}_y", listing.y)
+        return facts(writer)
 
     # The same files may be split and labelled in another way: by another list of classes, by another seed.
     labels = [hashlib.sha256(listing.y.tobytes()).hexdigest() for listing in (train, test)]

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from fedbraid.config.registry import whole
-from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, decoded
 from fedbraid.data.dataset import Dataset, Split
 from fedbraid.data.datasets.cached import split
 from fedbraid.data.datasets.common_options import true_or_false
 from fedbraid.data.datasets.normal import Normal, measured
 from fedbraid.data.formats.csv_tables import numbers, rows
 from fedbraid.data.formats.vocabulary import Names
-from fedbraid.data.paths import Layout, find
+from fedbraid.data.paths import FileLayout, find
 from fedbraid.errors import UserError
 
 COLUMNS = 54  # 53 features, then the comments
@@ -25,10 +25,10 @@ PAGE = slice(0, 4)  # a page's likes, check-ins, those talking about it, its cat
 FOLDERS = ("facebook-comment-volume", "facebook", "Dataset")
 
 
-def layouts(variant: int) -> tuple[Layout, ...]:
+def layouts(variant: int) -> tuple[FileLayout, ...]:
     train, test, cases = f"Features_Variant_{variant}.csv", "Features_TestSet.csv", "TestSet/Test_Case_1.csv"
     tests = f"{test}|{test}.gz|Testing/{test}|{cases}|Testing/{cases}"
-    return (Layout(FOLDERS, (f"{train}|{train}.gz|Training/{train}", tests)),)
+    return (FileLayout(FOLDERS, (f"{train}|{train}.gz|Training/{train}", tests)),)
 
 
 LAYOUTS = layouts(1)
@@ -48,7 +48,7 @@ def facebook(
         raise UserError(f"variant must be one of 1 to 5, not {variant!r}")
     found = find("facebook", data_dir, layouts(variant))
     parts = {"train": [found.files[0]], "test": _test_files(found.files[1])}
-    made = decoded("facebook", [*parts["train"], *parts["test"]], {}, lambda shelf: _decode(shelf, parts))
+    made = decoded("facebook", [*parts["train"], *parts["test"]], {}, lambda writer: _decode(writer, parts))
     train, test = split(made, "train"), split(made, "test")
     if true_or_false("log", log):
         train, test = (Split(part.x, np.log1p(part.y), part.users) for part in (train, test))
@@ -70,21 +70,21 @@ def _test_files(first: Path) -> list[Path]:
     return sorted(first.parent.glob("Test_Case_*.csv")) if first.name.startswith("Test_Case") else [first]
 
 
-def _decode(shelf: Shelf, parts: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
+def _decode(writer: ArrayWriter, parts: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
     pages = Names()
     for name, files in parts.items():
         values, users = array("d"), array("i")
-        for place, cells in _posts(files):
-            values.extend(numbers(place, range(1, COLUMNS + 1), cells))
+        for where, cells in _posts(files):
+            values.extend(numbers(where, range(1, COLUMNS + 1), cells))
             users.append(pages.number(",".join(cells[PAGE])))
             if values[-1] < 0:
-                raise UserError(f"{place} tells of {cells[-1]} comments; there can be no fewer than 0")
+                raise UserError(f"{where} tells of {cells[-1]} comments; there can be no fewer than 0")
         if not users:
             raise UserError(f"{files[0]} has no rows; it must have {COLUMNS} numbers for every post")
         table = np.array(values, dtype=np.float32).reshape(-1, COLUMNS)
-        shelf.put(f"{name}_x", table[:, :-1])
-        shelf.put(f"{name}_y", table[:, -1])
-        shelf.put(f"{name}_users", np.array(users, dtype=np.int32))
+        writer.put(f"{name}_x", table[:, :-1])
+        writer.put(f"{name}_y", table[:, -1])
+        writer.put(f"{name}_users", np.array(users, dtype=np.int32))
     return {}
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedbraid.core.random import stream
-from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, decoded
 from fedbraid.data.dataset import Array, Dataset
 from fedbraid.data.datasets import hub_images
-from fedbraid.data.datasets.cached import rows_of, shelve
+from fedbraid.data.datasets.cached import rows_of, write_labels
 from fedbraid.data.datasets.decoding import PARTS, dataset
 from fedbraid.data.datasets.hub_layouts import hub_layout, part_files
 from fedbraid.data.datasets.normal import chosen, of_unit
@@ -22,16 +22,16 @@ from fedbraid.data.formats.leaf import json_files, samples
 from fedbraid.data.formats.npz import read_npz
 from fedbraid.data.formats.progress_lines import Progress
 from fedbraid.data.held_out import held_out
-from fedbraid.data.paths import Layout, find
+from fedbraid.data.paths import FileLayout, find
 from fedbraid.errors import UserError
 
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 SIDE = 28
-JSON = Layout(
+JSON = FileLayout(
     ("femnist", "femnist/data", "leaf/data/femnist/data"),
     ("train/*.json|train/*.json.gz", "test/*.json|test/*.json.gz"),
 )
-ARCHIVE = Layout(("femnist",), ("femnist*.npz",))
+ARCHIVE = FileLayout(("femnist",), ("femnist*.npz",))
 HUB = hub_layout("femnist")
 LAYOUTS = (JSON, ARCHIVE, HUB)
 HUB_TEST_SHARE = 0.1  # of each writer's images, as in LEAF: the hub's are not split
@@ -48,16 +48,16 @@ def femnist(data_dir: str | Path | None = None, normalise: str = "channels") -> 
     if found.layout is JSON:
         parts = {part: json_files(found.folder / part) for part in PARTS}
         sources = [file for files in parts.values() for file in files]
-        kept = decoded("femnist", sources, {}, lambda shelf: _from_json(shelf, parts))
+        kept = decoded("femnist", sources, {}, lambda arrays: _from_json(arrays, parts))
     elif found.layout is HUB:
         (files,) = part_files("femnist", found)
-        kept = decoded("femnist", files, {}, lambda shelf: _from_hub(shelf, files))
+        kept = decoded("femnist", files, {}, lambda arrays: _from_hub(arrays, files))
     else:
-        kept = decoded("femnist", found.files, {}, lambda shelf: _from_archive(shelf, found.files[0]))
+        kept = decoded("femnist", found.files, {}, lambda arrays: _from_archive(arrays, found.files[0]))
     return dataset("femnist", found.folder, kept, CHARACTERS, normal)
 
 
-def _from_json(shelf: Shelf, parts: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
+def _from_json(arrays: ArrayWriter, parts: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
     progress = Progress(sum(map(len, parts.values())), "files of LEAF's")
     for part, files in parts.items():
         images: list[Array] = []
@@ -71,12 +71,12 @@ def _from_json(shelf: Shelf, parts: Mapping[str, Sequence[Path]]) -> dict[str, A
             progress.add(1)
         if not writers:
             raise UserError(f"{files[0].parent} has no samples")
-        out, at = shelf.array(f"{part}_x", (len(writers), 1, SIDE, SIDE), np.uint8), 0
+        out, at = arrays.array(f"{part}_x", (len(writers), 1, SIDE, SIDE), np.uint8), 0
         for block in images:  # joined in place: the whole set is large
             out[at : at + len(block)] = block
             at += len(block)
-        shelf.put(f"{part}_y", np.concatenate(labels))
-        shelf.put(f"{part}_users", np.array(writers))
+        arrays.put(f"{part}_y", np.concatenate(labels))
+        arrays.put(f"{part}_users", np.array(writers))
     return {}
 
 
@@ -97,15 +97,15 @@ def _classes(file: Path, writer: str, y: list[Any]) -> Array:
     return np.array(y, np.int64)
 
 
-def _from_hub(shelf: Shelf, files: Sequence[Path]) -> dict[str, Any]:
+def _from_hub(arrays: ArrayWriter, files: Sequence[Path]) -> dict[str, Any]:
     writers = np.array(hub_images.values(files, "writer_id"), dtype=str)
     rows = rows_of(held_out(writers, HUB_TEST_SHARE, stream(0, "femnist split")), files)
-    shelve(shelf, rows, hub_images.labels(files, "character", len(CHARACTERS)), writers)
-    hub_images.shelve_images(shelf, files, "image", rows, Frame(channels=1, height=SIDE, width=SIDE))
+    write_labels(arrays, rows, hub_images.labels(files, "character", len(CHARACTERS)), writers)
+    hub_images.write_images(arrays, files, "image", rows, Frame(channels=1, height=SIDE, width=SIDE))
     return {}
 
 
-def _from_archive(shelf: Shelf, file: Path) -> dict[str, Any]:
+def _from_archive(arrays: ArrayWriter, file: Path) -> dict[str, Any]:
     names = ("x", "y", "user", "users", "is_test")
     held = read_npz(file, names)
     missing = sorted(set(names) - held.keys())
@@ -126,7 +126,7 @@ def _from_archive(shelf: Shelf, file: Path) -> dict[str, Any]:
     for part, mask in zip(PARTS, (~is_test, is_test), strict=True):
         if not mask.any():
             raise UserError(f"{file}: is_test leaves no samples for the {part} split")
-        shelf.put(f"{part}_x", x[mask].reshape(-1, 1, SIDE, SIDE))
-        shelf.put(f"{part}_y", y[mask].astype(np.int64))
-        shelf.put(f"{part}_users", users[user[mask]])
+        arrays.put(f"{part}_x", x[mask].reshape(-1, 1, SIDE, SIDE))
+        arrays.put(f"{part}_y", y[mask].astype(np.int64))
+        arrays.put(f"{part}_users", users[user[mask]])
     return {}

@@ -14,7 +14,7 @@ from fedbraid.data.dataset import Dataset
 from fedbraid.data.datasets.common_options import own_path, share, true_or_false
 from fedbraid.data.datasets.decoding import dataset, decoded_images
 from fedbraid.data.datasets.normal import Normal, chosen, measured
-from fedbraid.data.formats.class_folders import Listing, class_folders, images_by_class, listing
+from fedbraid.data.formats.class_folders import ImageListing, class_folders, images_by_class, listing
 from fedbraid.data.formats.image_files import Channels, Frame, native_frame
 from fedbraid.data.held_out import held_out
 from fedbraid.errors import UserError
@@ -40,12 +40,12 @@ def folder(
     if not side:
         regular(train.files[0])  # a pipe would be waited for
     frame = Frame(channels, side, side, "crop") if side else native_frame(train.files[0], channels)
-    kept = decoded_images("folder", frame, train, test, lambda shelf: asdict(measured(shelf.filled("train_x"))))
+    kept = decoded_images("folder", frame, train, test, lambda writer: asdict(measured(writer.filled("train_x"))))
     normal = Normal(tuple(kept.facts["mean"]), tuple(kept.facts["std"]))
     return dataset("folder", place, kept, classes, chosen(normalise, normal))
 
 
-def _listed(place: Path, test_share: float, seed: int) -> tuple[tuple[str, ...], Listing, Listing]:
+def _listed(place: Path, test_share: float, seed: int) -> tuple[tuple[str, ...], ImageListing, ImageListing]:
     """The classes and their images. A folder `train` that holds images and no folders is a class of that name."""
     with listing(place):
         parts = [place / "train", *(place / name for name in ("test", "val") if (place / name).is_dir())]
@@ -60,7 +60,7 @@ def _listed(place: Path, test_share: float, seed: int) -> tuple[tuple[str, ...],
     return classes, images[np.flatnonzero(~is_test)], images[np.flatnonzero(is_test)]
 
 
-def _all_classes(place: Path) -> tuple[tuple[str, ...], Listing]:
+def _all_classes(place: Path) -> tuple[tuple[str, ...], ImageListing]:
     """Every class has images: an empty folder is a mistake, or images that lie one folder deeper."""
     classes = class_folders(place)
     images = images_by_class(place, classes)

@@ -12,26 +12,26 @@ from numpy.typing import NDArray
 
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
-from fedbraid.data.cache import Decoded, Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, Decoded, decoded
 from fedbraid.data.dataset import Array, Dataset
 from fedbraid.data.datasets.decoding import PARTS, dataset, decoded_images
 from fedbraid.data.datasets.ham10000_hub import metadata
-from fedbraid.data.datasets.hub_images import shelve_images
+from fedbraid.data.datasets.hub_images import write_images
 from fedbraid.data.datasets.hub_layouts import hub_layout, part_files
 from fedbraid.data.datasets.normal import chosen, of_unit
-from fedbraid.data.formats.class_folders import Listing
+from fedbraid.data.formats.class_folders import ImageListing
 from fedbraid.data.formats.csv_tables import rows
 from fedbraid.data.formats.image_files import Frame
 from fedbraid.data.formats.npz import read_npz
-from fedbraid.data.paths import Found, Layout, find
+from fedbraid.data.paths import FileLayout, Found, find
 from fedbraid.data.shaping import scaled
 from fedbraid.errors import UserError
 
 CLASSES = ("akiec", "bcc", "bkl", "df", "nv", "vasc", "mel")
 FOLDERS = ("ham10000", "HAM10000")
 METADATA = "HAM10000_metadata.csv|HAM10000_metadata.csv.gz|HAM10000_metadata"
-IMAGES = Layout(FOLDERS, (METADATA, "ISIC_*.jpg|*/ISIC_*.jpg"))
-SMALL = Layout(FOLDERS, (METADATA, "*28x28*.npz"))
+IMAGES = FileLayout(FOLDERS, (METADATA, "ISIC_*.jpg|*/ISIC_*.jpg"))
+SMALL = FileLayout(FOLDERS, (METADATA, "*28x28*.npz"))
 HUB = hub_layout("ham10000")
 LAYOUTS = (IMAGES, SMALL, HUB)
 CHANNELS = of_unit((0.7630, 0.5456, 0.5700), (0.1409, 0.1526, 0.1700))
@@ -39,7 +39,7 @@ CHANNELS = of_unit((0.7630, 0.5456, 0.5700), (0.1409, 0.1526, 0.1700))
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """What the metadata say of every image: its name, the lesion it shows, the lesion's class."""
+    """The metadata of every image: its name, the lesion it shows, the lesion's class."""
 
     images: tuple[str, ...]
     lesions: Array
@@ -67,9 +67,9 @@ def ham10000(
     cases = _cases(found.files[0])
     is_test = held_out_images(cases, held_out, seed)
     if found.layout is SMALL:
-        kept = decoded("ham10000", found.files, options, lambda shelf: _small(shelf, found, cases, is_test, side))
+        kept = decoded("ham10000", found.files, options, lambda writer: _small(writer, found, cases, is_test, side))
     else:
-        images = Listing(_files(found.folder, cases.images), cases.y)
+        images = ImageListing(_files(found.folder, cases.images), cases.y)
         train, test = (images[np.flatnonzero(mask)] for mask in (~is_test, is_test))
         kept = decoded_images("ham10000", Frame(3, side, side, "squash"), train, test)
     return dataset("ham10000", found.folder, kept, CLASSES, normal)
@@ -127,22 +127,22 @@ def _files(folder: Path, images: Sequence[str]) -> tuple[Path, ...]:
 
 def _from_hub(found: Found, pixels: int, held_out: int, seed: int) -> Decoded:
     files = [file for part in part_files("ham10000", found) for file in part]
-    told = metadata(files)
-    cases = _checked(files[0], told.images, told.lesions, told.classes)
+    found_metadata = metadata(files)
+    cases = _checked(files[0], found_metadata.images, found_metadata.lesions, found_metadata.classes)
     is_test = held_out_images(cases, held_out, seed)
     masks = dict(zip(PARTS, (~is_test, is_test), strict=True))
 
-    def decode(shelf: Shelf) -> dict[str, Any]:
+    def decode(writer: ArrayWriter) -> dict[str, Any]:
         for part, mask in masks.items():
-            shelf.put(f"{part}_y", cases.y[mask])
-        rows = {part: told.rows[mask] for part, mask in masks.items()}
-        shelve_images(shelf, files, "image", rows, Frame(3, pixels, pixels, "squash"))
+            writer.put(f"{part}_y", cases.y[mask])
+        rows = {part: found_metadata.rows[mask] for part, mask in masks.items()}
+        write_images(writer, files, "image", rows, Frame(3, pixels, pixels, "squash"))
         return {}
 
     return decoded("ham10000", files, {"pixels": pixels, "held_out": held_out, "seed": seed}, decode)
 
 
-def _small(shelf: Shelf, found: Found, cases: Cases, is_test: NDArray[np.bool_], side: int) -> dict[str, Any]:
+def _small(writer: ArrayWriter, found: Found, cases: Cases, is_test: NDArray[np.bool_], side: int) -> dict[str, Any]:
     """The images of 28x28 pixels in an archive, in the order of the metadata."""
     file = found.files[1]
     held = read_npz(file, ("x", "y"))
@@ -152,6 +152,6 @@ def _small(shelf: Shelf, found: Found, cases: Cases, is_test: NDArray[np.bool_],
         raise UserError(f"{file} does not list the images of {found.files[0]}: its classes are others")
     for part, mask in zip(PARTS, (~is_test, is_test), strict=True):
         x = held["x"][mask].transpose(0, 3, 1, 2)
-        shelf.put(f"{part}_x", x if side == x.shape[-1] else scaled(x, side))
-        shelf.put(f"{part}_y", cases.y[mask])
+        writer.put(f"{part}_x", x if side == x.shape[-1] else scaled(x, side))
+        writer.put(f"{part}_y", cases.y[mask])
     return {}

@@ -1,4 +1,4 @@
-"""Images from the hub's Parquet files: columns of encoded images, labels, and whatever else tells them apart."""
+"""Images from the hub's Parquet files: columns of encoded images, labels, and further columns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbraid.data.cache import Decoded, Shelf, decoded
-from fedbraid.data.datasets.cached import Rows, Spaces
+from fedbraid.data.cache import ArrayWriter, Decoded, decoded
+from fedbraid.data.datasets.cached import Rows, SplitWriter
 from fedbraid.data.formats import parquet
 from fedbraid.data.formats.image_files import Frame, decode_image
 from fedbraid.data.formats.progress_lines import Progress
@@ -37,14 +37,14 @@ def hub_images(
     train, test = parts
     files = (*train, *test)
 
-    def decode(shelf: Shelf) -> dict[str, Any]:
+    def decode(writer: ArrayWriter) -> dict[str, Any]:
         first = sum(map(parquet.count, train))
         rows = {"train": np.arange(first), "test": np.arange(first, first + sum(map(parquet.count, test)))}
         for key, (label, count) in classes.items():
             y = labels(files, label, count)
             for part, own in rows.items():
-                shelf.put(f"{part}_{key}", y[own])
-        shelve_images(shelf, files, image, rows, frame)
+                writer.put(f"{part}_{key}", y[own])
+        write_images(writer, files, image, rows, frame)
         return {}
 
     return decoded(name, files, {"frame": asdict(frame)}, decode)
@@ -56,7 +56,7 @@ def values(files: Files, name: str) -> list[Any]:
 
 
 def class_names(files: Files, name: str, classes: int) -> tuple[str, ...]:
-    """What the classes of a column are called, or their numbers where the files do not say."""
+    """Return the names of a column's classes, or their numbers where the files have no names."""
     names = parquet.class_names(files[0], name)
     return names if len(names) == classes else tuple(map(str, range(classes)))
 
@@ -71,25 +71,25 @@ def labels(files: Files, name: str, classes: int) -> NDArray[np.int64]:
     return np.array(found, dtype=np.int64)
 
 
-def shelve_images(shelf: Shelf, files: Files, name: str, rows: Rows, frame: Frame) -> None:
+def write_images(writer: ArrayWriter, files: Files, name: str, rows: Rows, frame: Frame) -> None:
     """Decodes a column of images to where each split has room for its rows."""
-    spaces = Spaces(shelf, rows, frame.shape, np.uint8)
+    samples_writer = SplitWriter(writer, rows, frame.shape, np.uint8)
     progress = Progress(sum(map(parquet.count, files)), "images")
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow's decoders run beside each other
         for images in _encoded(files, name):
-            spaces.add(np.stack(list(pool.map(lambda encoded: decode_image(encoded, frame), images))))
+            samples_writer.add(np.stack(list(pool.map(lambda encoded: decode_image(encoded, frame), images))))
             progress.add(len(images))
 
 
 class Encoded(io.BytesIO):
     """The bytes of an image, with a name for sentences about it."""
 
-    def __init__(self, content: bytes, place: str) -> None:
+    def __init__(self, content: bytes, where: str) -> None:
         super().__init__(content)
-        self._place = place
+        self._where = where
 
     def __str__(self) -> str:
-        return self._place
+        return self._where
 
 
 def _encoded(files: Files, name: str) -> Iterator[list[Encoded]]:

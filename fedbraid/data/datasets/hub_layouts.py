@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedbraid.data.paths import FETCHED, Found, Layout
+from fedbraid.data.paths import FETCHED, FileLayout, Found
 from fedbraid.errors import UserError
 
 SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 
 @dataclass(frozen=True)
-class Source:
+class HubSource:
     """A repository of the hub, and the parts of it that make the set."""
 
     repo: str
@@ -22,30 +22,30 @@ class Source:
 
 
 SOURCES = {
-    "mnist": Source("ylecun/mnist"),
-    "fashion-mnist": Source("zalando-datasets/fashion_mnist"),
-    "femnist": Source("flwrlabs/femnist", ("train",)),
-    "cifar10": Source("uoft-cs/cifar10"),
-    "cifar100": Source("uoft-cs/cifar100"),
-    "cinic10": Source("flwrlabs/cinic10", ("train", "validation", "test")),
-    "tiny-imagenet": Source("zh-plus/tiny-imagenet", ("train", "valid")),
-    "imagenet100": Source("clane9/imagenet-100", ("train", "validation")),
-    "ham10000": Source("marmal88/skin_cancer", ("train", "validation", "test")),
-    "ag-news": Source("fancyzhx/ag_news"),
-    "sent140": Source("stanfordnlp/sentiment140", ("train",)),
-    "shakespeare": Source("flwrlabs/shakespeare", ("train",)),
+    "mnist": HubSource("ylecun/mnist"),
+    "fashion-mnist": HubSource("zalando-datasets/fashion_mnist"),
+    "femnist": HubSource("flwrlabs/femnist", ("train",)),
+    "cifar10": HubSource("uoft-cs/cifar10"),
+    "cifar100": HubSource("uoft-cs/cifar100"),
+    "cinic10": HubSource("flwrlabs/cinic10", ("train", "validation", "test")),
+    "tiny-imagenet": HubSource("zh-plus/tiny-imagenet", ("train", "valid")),
+    "imagenet100": HubSource("clane9/imagenet-100", ("train", "validation")),
+    "ham10000": HubSource("marmal88/skin_cancer", ("train", "validation", "test")),
+    "ag-news": HubSource("fancyzhx/ag_news"),
+    "sent140": HubSource("stanfordnlp/sentiment140", ("train",)),
+    "shakespeare": HubSource("flwrlabs/shakespeare", ("train",)),
 }
 
 
 def folder_of(name: str) -> str:
-    """Where a set from the hub lies below the data directory."""
+    """Return the folder of a set from the hub, relative to the data directory."""
     return f"{name}{FETCHED}"
 
 
-def hub_layout(name: str) -> Layout:
+def hub_layout(name: str) -> FileLayout:
     """The layout of a set from the hub: its first file of each part stands for all of them."""
     below = ("|".join(f"**/{pattern}" for pattern in _patterns(part)) for part in SOURCES[name].parts)
-    return Layout((folder_of(name),), tuple(below))
+    return FileLayout((folder_of(name),), tuple(below))
 
 
 def is_from_hub(name: str, found: Found) -> bool:
@@ -53,7 +53,7 @@ def is_from_hub(name: str, found: Found) -> bool:
 
 
 def belongs(path: str, part: str) -> bool:
-    """Whether a file of a repository is of a part: `…/train-00000-of-00002.parquet`, or `…/train/0000.parquet`."""
+    """Tell if a file of a repository belongs to a part: `…/train-00000-of-00002.parquet`, or `…/train/0000.parquet`."""
     return any(Path(path).match(pattern) for pattern in _patterns(part))
 
 

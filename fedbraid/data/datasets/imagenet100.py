@@ -12,10 +12,10 @@ from fedbraid.data.datasets.hub_layouts import hub_layout, is_from_hub, part_fil
 from fedbraid.data.datasets.normal import chosen, of_unit
 from fedbraid.data.formats.class_folders import class_folders, images_by_class
 from fedbraid.data.formats.image_files import Frame
-from fedbraid.data.paths import Layout, find
+from fedbraid.data.paths import FileLayout, find
 from fedbraid.errors import UserError
 
-LAYOUTS = (Layout(("imagenet100", "imagenet-100", "ImageNet100"), ("train", "val")), hub_layout("imagenet100"))
+LAYOUTS = (FileLayout(("imagenet100", "imagenet-100", "ImageNet100"), ("train", "val")), hub_layout("imagenet100"))
 CHANNELS = of_unit((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLASSES = 100
 

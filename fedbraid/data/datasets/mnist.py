@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, decoded
 from fedbraid.data.dataset import Dataset, Split
 from fedbraid.data.datasets.common_options import true_or_false
 from fedbraid.data.datasets.decoding import PARTS, dataset
@@ -18,7 +18,7 @@ from fedbraid.data.datasets.hub_layouts import hub_layout, is_from_hub, part_fil
 from fedbraid.data.datasets.normal import Normal, chosen, of_unit
 from fedbraid.data.formats.idx import read_idx
 from fedbraid.data.formats.image_files import Frame
-from fedbraid.data.paths import Found, Layout, find
+from fedbraid.data.paths import FileLayout, Found, find
 from fedbraid.errors import UserError
 
 # The published MD5s of the unpacked files: packed anew, they stay the same.
@@ -57,12 +57,12 @@ FILES = tuple(
     _choices(name, "idx3-ubyte" if name.endswith("images") else "idx1-ubyte")
     for name in ("train-images", "train-labels", "t10k-images", "t10k-labels")
 )
-MNIST = Layout(("mnist", "MNIST/raw", "MNIST", "mnist/raw"), FILES)
-FASHION_MNIST = Layout(("fashion-mnist", "FashionMNIST/raw", "FashionMNIST", "fashion_mnist"), FILES)
+MNIST = FileLayout(("mnist", "MNIST/raw", "MNIST", "mnist/raw"), FILES)
+FASHION_MNIST = FileLayout(("fashion-mnist", "FashionMNIST/raw", "FashionMNIST", "fashion_mnist"), FILES)
 MNIST_LAYOUTS = (MNIST, hub_layout("mnist"))
 FASHION_LAYOUTS = (FASHION_MNIST, hub_layout("fashion-mnist"))
 FRAME = Frame(channels=1, height=28, width=28)
-WRITERS = Layout(
+WRITERS = FileLayout(
     ("qmnist-writers", "QMNIST/raw", "mnist", "qmnist"),
     tuple(_choices(f"qmnist-{part}-labels", "idx2-int") for part in ("train", "test")),
 )
@@ -91,11 +91,11 @@ def fashion_mnist(data_dir: str | Path | None = None, normalise: str = "channels
 
 
 def _idx_set(name: str, found: Found, checksums: Mapping[str, str], labels: Sequence[str], normal: Normal) -> Dataset:
-    def decode(shelf: Shelf) -> dict[str, Any]:
+    def decode(writer: ArrayWriter) -> dict[str, Any]:
         files = zip(found.files, checksums.values(), strict=True)
         for part in PARTS:
-            shelf.put(f"{part}_x", read_idx(*next(files))[:, None])
-            shelf.put(f"{part}_y", read_idx(*next(files)).astype(np.int64))
+            writer.put(f"{part}_x", read_idx(*next(files))[:, None])
+            writer.put(f"{part}_y", read_idx(*next(files)).astype(np.int64))
         return {}
 
     if is_from_hub(name, found):

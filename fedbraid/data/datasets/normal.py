@@ -1,4 +1,4 @@
-"""How pixels are normalised: by the set's channels, or in one of the papers' plainer ways."""
+"""Normalisation of pixels: by the set's channels, or in one of the papers' plainer ways."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
-from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, decoded
 from fedbraid.data.dataset import Dataset
-from fedbraid.data.datasets.cached import rows_of, shelve, shelve_texts, split
+from fedbraid.data.datasets.cached import rows_of, split, write_labels, write_texts
 from fedbraid.data.datasets.common_options import share
 from fedbraid.data.datasets.hub_layouts import hub_layout, part_files
 from fedbraid.data.formats.csv_tables import rows as table_rows
@@ -23,13 +23,13 @@ from fedbraid.data.formats.leaf import json_files, samples
 from fedbraid.data.formats.parquet import blocks
 from fedbraid.data.formats.vocabulary import Names, Texts
 from fedbraid.data.held_out import held_out
-from fedbraid.data.paths import Found, Layout, find
+from fedbraid.data.paths import FileLayout, Found, find
 from fedbraid.errors import UserError
 
 FOLDERS = ("sent140", "sentiment140")
 ORIGINAL = "training.1600000.processed.noemoticon.csv"
-TABLE = Layout(FOLDERS, (f"{ORIGINAL}|{ORIGINAL}.gz|sent140_subset.csv|sent140_subset.csv.gz",))
-LEAF = Layout((*FOLDERS, "sent140/data"), ("train/*.json", "test/*.json"))
+TABLE = FileLayout(FOLDERS, (f"{ORIGINAL}|{ORIGINAL}.gz|sent140_subset.csv|sent140_subset.csv.gz",))
+LEAF = FileLayout((*FOLDERS, "sent140/data"), ("train/*.json", "test/*.json"))
 HUB = hub_layout("sent140")
 LAYOUTS = (TABLE, LEAF, HUB)
 MOODS = ("negative", "positive")
@@ -40,7 +40,7 @@ Tweet = tuple[int, str, str]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Sent140Options:
     """The options, once they are known to make sense."""
 
     words: int
@@ -66,7 +66,7 @@ def sent140(
     `test_share` of each user's tweets, at random by `seed`, are for testing; a user with one tweet only trains. Files
     that are split already (LEAF's train/ and test/) stay as they are.
     """
-    wanted = Wanted(
+    wanted = Sent140Options(
         words=whole("words", words),
         length=whole("length", length),
         min_samples=whole("min_samples", min_samples),
@@ -77,7 +77,7 @@ def sent140(
     found = find("sent140", data_dir, LAYOUTS)
     parts = _parts(found)
     sources = [file for part in parts for file in part]
-    made = decoded("sent140", sources, asdict(wanted), lambda shelf: _decode(shelf, parts, wanted))
+    made = decoded("sent140", sources, asdict(wanted), lambda writer: _decode(writer, parts, wanted))
     return Dataset(
         name="sent140",
         train=split(made, "train"),
@@ -97,7 +97,7 @@ def _parts(found: Found) -> list[Sequence[Path]]:
     return part_files("sent140", found) if found.layout is HUB else [found.files]
 
 
-def _decode(shelf: Shelf, parts: list[Sequence[Path]], wanted: Wanted) -> dict[str, Any]:
+def _decode(writer: ArrayWriter, parts: list[Sequence[Path]], wanted: Sent140Options) -> dict[str, Any]:
     texts, moods, authors, names = Texts(), array("q"), array("i"), Names()
     counts = []
     for part in parts:
@@ -113,12 +113,12 @@ def _decode(shelf: Shelf, parts: list[Sequence[Path]], wanted: Wanted) -> dict[s
     else:
         is_test = held_out(users[kept], wanted.test_share, stream(wanted.seed, "sent140 split"))
     rows = {name: kept[own] for name, own in rows_of(is_test, parts[0]).items()}
-    shelve(shelf, rows, np.array(moods, dtype=np.int64), users)
-    return shelve_texts(shelf, rows, texts, wanted.words, wanted.length)
+    write_labels(writer, rows, np.array(moods, dtype=np.int64), users)
+    return write_texts(writer, rows, texts, wanted.words, wanted.length)
 
 
-def _chosen(authors: NDArray[np.int32], wanted: Wanted) -> NDArray[np.bool_]:
-    """Which tweets are by users who are kept; of equally active users those who appear first."""
+def _chosen(authors: NDArray[np.int32], wanted: Sent140Options) -> NDArray[np.bool_]:
+    """Select the tweets of the users that are kept; of equally active users the first."""
     counts = np.bincount(authors)
     active = counts >= wanted.min_samples
     if wanted.users is not None:

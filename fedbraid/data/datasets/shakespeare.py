@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbraid.config.registry import whole
-from fedbraid.data.cache import Shelf, decoded
+from fedbraid.data.cache import ArrayWriter, decoded
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.datasets.cached import split
 from fedbraid.data.datasets.common_options import share
@@ -16,13 +16,13 @@ from fedbraid.data.datasets.hub_layouts import hub_layout, part_files
 from fedbraid.data.formats.leaf import json_files, samples, user_data
 from fedbraid.data.formats.parquet import blocks as parquet_blocks
 from fedbraid.data.formats.vocabulary import SPECIAL
-from fedbraid.data.formats.windows import CHARACTERS, TEST, TRAIN, Block, Choice, collect, cut
-from fedbraid.data.paths import Found, Layout, find
+from fedbraid.data.formats.windows import CHARACTERS, TEST, TRAIN, Choice, WindowBlock, collect, cut
+from fedbraid.data.paths import FileLayout, Found, find
 from fedbraid.errors import UserError
 
 FOLDERS = ("shakespeare", "shakespeare/data")
-ROLES = Layout(FOLDERS, ("shakespeare_by_role.json|shakespeare_by_role.json.gz|all_data/all_data.json",))
-LEAF = Layout(FOLDERS, ("train/*.json", "test/*.json"))
+ROLES = FileLayout(FOLDERS, ("shakespeare_by_role.json|shakespeare_by_role.json.gz|all_data/all_data.json",))
+LEAF = FileLayout(FOLDERS, ("train/*.json", "test/*.json"))
 HUB = hub_layout("shakespeare")
 LAYOUTS = (ROLES, LEAF, HUB)
 
@@ -44,7 +44,7 @@ def shakespeare(
     )
     found = find("shakespeare", data_dir, LAYOUTS)
     sources = [file for part in _parts(found) for file in part]
-    made = decoded("shakespeare", sources, asdict(choice), lambda shelf: _decode(shelf, found, choice))
+    made = decoded("shakespeare", sources, asdict(choice), lambda writer: _decode(writer, found, choice))
     return Dataset(
         name="shakespeare",
         train=split(made, "train"),
@@ -63,11 +63,11 @@ def _parts(found: Found) -> list[Sequence[Path]]:
     return part_files("shakespeare", found) if found.layout is HUB else [found.files]
 
 
-def _decode(shelf: Shelf, found: Found, choice: Choice) -> dict[str, Any]:
+def _decode(writer: ArrayWriter, found: Found, choice: Choice) -> dict[str, Any]:
     if found.layout is ROLES:
-        cut(shelf, str(found.files[0]), _texts(found.files[0]), choice)
+        cut(writer, str(found.files[0]), _texts(found.files[0]), choice)
     else:
-        collect(shelf, lambda: _blocks(found), choice)
+        collect(writer, lambda: _blocks(found), choice)
     return {}
 
 
@@ -79,13 +79,13 @@ def _texts(file: Path) -> Iterator[tuple[str, str]]:
         yield role, text
 
 
-def _blocks(found: Found) -> Iterator[Block]:
+def _blocks(found: Found) -> Iterator[WindowBlock]:
     if found.layout is HUB:
         for file in _parts(found)[0]:
             for roles, x, y in parquet_blocks(file, ("character_id", "x", "y")):
-                yield Block(str(file), None, roles, x, y)
+                yield WindowBlock(str(file), None, roles, x, y)
         return
     for half, part in zip((TRAIN, TEST), _parts(found), strict=True):
         for file in part:
             for role, x, y in samples(file):
-                yield Block(str(file), half, [role] * len(x), x, y)
+                yield WindowBlock(str(file), half, [role] * len(x), x, y)

@@ -11,14 +11,14 @@ from fedbraid.data.datasets.decoding import dataset, decoded_images
 from fedbraid.data.datasets.hub_images import class_names, hub_images
 from fedbraid.data.datasets.hub_layouts import hub_layout, is_from_hub, part_files
 from fedbraid.data.datasets.normal import chosen, of_unit
-from fedbraid.data.formats.class_folders import Listing, images_by_class
+from fedbraid.data.formats.class_folders import ImageListing, images_by_class
 from fedbraid.data.formats.image_files import Frame, native_frame
 from fedbraid.data.formats.streams import lines
-from fedbraid.data.paths import Layout, find
+from fedbraid.data.paths import FileLayout, find
 from fedbraid.errors import UserError
 
 LAYOUTS = (
-    Layout(("tiny-imagenet-200", "tiny-imagenet", "tiny-imagenet-32"), ("wnids.txt", "train", "val")),
+    FileLayout(("tiny-imagenet-200", "tiny-imagenet", "tiny-imagenet-32"), ("wnids.txt", "train", "val")),
     hub_layout("tiny-imagenet"),
 )
 CLASSES = 200
@@ -44,7 +44,7 @@ def tiny_imagenet(data_dir: str | Path | None = None, normalise: str = "channels
     return dataset("tiny-imagenet", found.folder, kept, _names(found.folder / "words.txt", ids), normal)
 
 
-def _validation(folder: Path, ids: tuple[str, ...]) -> Listing:
+def _validation(folder: Path, ids: tuple[str, ...]) -> ImageListing:
     """All in one folder with a table of classes, as published, or sorted into class folders, as is often done."""
     table = folder / "val_annotations.txt"
     if not (folder / "images").is_dir() or not table.exists():
@@ -60,11 +60,11 @@ def _validation(folder: Path, ids: tuple[str, ...]) -> Listing:
         y.append(numbers[wnid])
     if not files:
         raise UserError(f"{table} is empty; it must name an image and its class in every line")
-    return Listing(tuple(files), np.array(y, np.int64))
+    return ImageListing(tuple(files), np.array(y, np.int64))
 
 
 def _names(words: Path, ids: tuple[str, ...]) -> tuple[str, ...]:
-    """What the classes are called, in words where the file of words is there: the first of a class's synonyms."""
+    """Return the classes' names: the first synonym where the file of words exists, else the WordNet ids."""
     if not words.exists():
         return ids
     told = dict(line.rstrip("\n").split("\t", 1) for line in lines(words) if "\t" in line)

@@ -17,8 +17,8 @@ BYTES = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What an image is labelled with, in the order of the binary layout: the pickles' key, the number of classes."""
+class CifarKind:
+    """An image's labels in the order of the binary layout: the pickles' key, the number of classes."""
 
     labels: tuple[tuple[str, int], ...]
 
@@ -29,14 +29,14 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CifarBatch:
     """Images [n, 3, 32, 32], and labels [n] for each of the kind's keys."""
 
     x: Array
     labels: dict[str, Array]
 
 
-def read_binary(path: Path, kind: Kind, rows: int) -> Batch:
+def read_binary(path: Path, kind: CifarKind, rows: int) -> CifarBatch:
     """A binary file: for every image its labels, one byte each, and its pixels, channel after channel."""
     try:
         size = path.stat().st_size
@@ -49,7 +49,7 @@ def read_binary(path: Path, kind: Kind, rows: int) -> Batch:
     return _checked(path, kind, table[:, len(kind.labels) :].reshape(rows, *PIXELS), columns)
 
 
-def read_python(path: Path, kind: Kind, rows: int, checksum: str) -> Batch:
+def read_python(path: Path, kind: CifarKind, rows: int, checksum: str) -> CifarBatch:
     """A pickled file, which must be the published one."""
     held = read_pickle(path, checksum, "fetch it anew, or lay out the binary version, which is read without running it")
     x, columns = _fields(path, kind, held)
@@ -58,16 +58,16 @@ def read_python(path: Path, kind: Kind, rows: int, checksum: str) -> Batch:
     return _checked(path, kind, x.reshape(rows, *PIXELS), columns)
 
 
-def _fields(path: Path, kind: Kind, held: Any) -> tuple[Array, dict[str, Array]]:
+def _fields(path: Path, kind: CifarKind, held: Any) -> tuple[Array, dict[str, Array]]:
     try:
         return np.asarray(held["data"]), {key: np.asarray(held[key], np.int64) for key, _ in kind.labels}
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} holds no images with {' and '.join(key for key, _ in kind.labels)}") from error
 
 
-def _checked(path: Path, kind: Kind, x: Array, columns: dict[str, Array]) -> Batch:
+def _checked(path: Path, kind: CifarKind, x: Array, columns: dict[str, Array]) -> CifarBatch:
     for key, classes in kind.labels:
         low, high = columns[key].min(), columns[key].max()
         if low < 0 or high >= classes:
             raise UserError(f"{path} has {key} in {low}..{high}; they must lie in 0..{classes - 1}")
-    return Batch(x, {key: column.astype(np.int64) for key, column in columns.items()})
+    return CifarBatch(x, {key: column.astype(np.int64) for key, column in columns.items()})

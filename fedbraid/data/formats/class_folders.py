@@ -16,17 +16,17 @@ from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
-class Listing:
+class ImageListing:
     """Image files, not yet decoded, and the number of each one's class."""
 
     files: tuple[Path, ...]
     y: NDArray[np.int64]
 
-    def __add__(self, other: Listing) -> Listing:
-        return Listing(self.files + other.files, np.concatenate([self.y, other.y]))
+    def __add__(self, other: ImageListing) -> ImageListing:
+        return ImageListing(self.files + other.files, np.concatenate([self.y, other.y]))
 
-    def __getitem__(self, chosen: NDArray[np.int64]) -> Listing:
-        return Listing(tuple(self.files[i] for i in chosen), self.y[chosen])
+    def __getitem__(self, chosen: NDArray[np.int64]) -> ImageListing:
+        return ImageListing(tuple(self.files[i] for i in chosen), self.y[chosen])
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 
 @contextmanager
 def listing(folder: Path) -> Iterator[None]:
-    """Folders are looked into: what the system refuses becomes a sentence."""
+    """Turn an OS error of a directory listing into a `UserError`."""
     try:
         yield
     except OSError as error:
@@ -58,7 +58,7 @@ def _is_text(name: str) -> bool:
         return False
 
 
-def images_by_class(folder: Path, classes: Sequence[str], inside: str = "") -> Listing:
+def images_by_class(folder: Path, classes: Sequence[str], inside: str = "") -> ImageListing:
     """The images of every class of `classes` that has a folder, in alphabetical order within a class.
 
     `inside` is a folder within the class folders that holds the images, where there is one.
@@ -70,10 +70,10 @@ def images_by_class(folder: Path, classes: Sequence[str], inside: str = "") -> L
     counts = [len(files) for files in found]
     if not sum(counts):
         raise UserError(f"the class folders in {folder} hold no images")
-    return Listing(tuple(file for files in found for file in files), np.repeat(np.arange(len(classes)), counts))
+    return ImageListing(tuple(file for files in found for file in files), np.repeat(np.arange(len(classes)), counts))
 
 
 def _images(folder: Path, inside: str) -> list[Path]:
     with listing(folder):
-        place = folder / inside if (folder / inside).is_dir() else folder
-        return [place / name for name in sorted(os.listdir(place)) if is_image(name)] if place.is_dir() else []
+        path = folder / inside if (folder / inside).is_dir() else folder
+        return [path / name for name in sorted(os.listdir(path)) if is_image(name)] if path.is_dir() else []

@@ -14,7 +14,7 @@ from fedbraid.errors import UserError
 
 
 @dataclass(frozen=True)
-class Table:
+class ColumnTable:
     """A file and its columns' names."""
 
     path: Path
@@ -29,14 +29,14 @@ class Table:
                 raise UserError(f"{self.path} has no column {name!r}; its columns are {', '.join(self.columns)}")
         return _parquet_rows(self, wanted) if self.counted_in == "row" else _csv_rows(self, wanted)
 
-    def place(self, number: int) -> str:
+    def where(self, number: int) -> str:
         return f"{self.path}, {self.counted_in} {number}"
 
 
-def open_table(path: Path) -> Table:
+def open_table(path: Path) -> ColumnTable:
     regular(path)  # it is read several times, which a pipe is not
     if path.suffix == ".parquet":
-        return Table(path, parquet.columns(path), "row")
+        return ColumnTable(path, parquet.columns(path), "row")
     header = next(rows(path), None)
     if header is None:
         raise UserError(f"{path} is empty; its first line must name the columns")
@@ -44,19 +44,19 @@ def open_table(path: Path) -> Table:
     ((name, count),) = Counter(names).most_common(1)
     if count > 1:
         raise UserError(f"{path} names the column {name!r} twice; every column needs a name of its own")
-    return Table(path, tuple(names))
+    return ColumnTable(path, tuple(names))
 
 
-def _csv_rows(table: Table, wanted: Sequence[str]) -> Iterator[tuple[int, list[object]]]:
+def _csv_rows(table: ColumnTable, wanted: Sequence[str]) -> Iterator[tuple[int, list[object]]]:
     number = {name: at for at, name in enumerate(table.columns)}
-    places = [number[name] for name in wanted]
+    positions = [number[name] for name in wanted]
     following = rows(table.path, widths=(len(table.columns),))
     next(following)  # the header
     for line, cells in following:
-        yield line, [cells[place] for place in places]
+        yield line, [cells[k] for k in positions]
 
 
-def _parquet_rows(table: Table, wanted: Sequence[str]) -> Iterator[tuple[int, list[object]]]:
+def _parquet_rows(table: ColumnTable, wanted: Sequence[str]) -> Iterator[tuple[int, list[object]]]:
     number = 0
     for block in parquet.blocks(table.path, wanted):
         for cells in zip(*block, strict=True):

@@ -35,8 +35,8 @@ def rows(path: Path, widths: Collection[int] = (), encoding: str = "utf-8") -> I
             yield reader.line_num, cells
 
 
-def numbers(place: str, columns: Iterable[object], cells: Sequence[object]) -> list[float]:
-    """The cells of a row as numbers. `place` says where the row is, `columns` what its cells are called."""
+def numbers(where: str, columns: Iterable[object], cells: Sequence[object]) -> list[float]:
+    """Return the cells of a row as numbers. `where` names the row and `columns` its cells in errors."""
     try:
         values = list(map(float, cells))  # type: ignore[arg-type]
         if sum(map(abs, values)) <= LARGEST:
@@ -44,12 +44,12 @@ def numbers(place: str, columns: Iterable[object], cells: Sequence[object]) -> l
     except (TypeError, ValueError):
         pass
     # Rare: each by itself, to find the one to blame (or to see that only their sum is too large).
-    return [_number(f"{place}, column {column}", cell) for column, cell in zip(columns, cells, strict=True)]
+    return [_number(f"{where}, column {column}", cell) for column, cell in zip(columns, cells, strict=True)]
 
 
-def _number(place: str, cell: object) -> float:
+def _number(where: str, cell: object) -> float:
     if cell is None or cell == "":
-        raise UserError(f"{place} is empty; it must be a number")
+        raise UserError(f"{where} is empty; it must be a number")
     try:
         value = float(cell)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -57,5 +57,5 @@ def _number(place: str, cell: object) -> float:
     if not -LARGEST <= value <= LARGEST:
         shown = repr(cell)
         shown = shown if len(shown) < 40 else shown[:36] + "..."
-        raise UserError(f"{place} is {shown}; it must be a number, and one that fits 32 bits")
+        raise UserError(f"{where} is {shown}; it must be a number, and one that fits 32 bits")
     return value

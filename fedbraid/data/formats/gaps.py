@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from fedbraid.data.formats.columns import Table
+from fedbraid.data.formats.columns import ColumnTable
 from fedbraid.data.formats.csv_tables import numbers
 from fedbraid.errors import UserError
 
@@ -30,21 +30,21 @@ def is_gap(cell: object) -> bool:
     return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
-def row_of(place: str, columns: Sequence[str], cells: Sequence[object]) -> list[float]:
+def row_of(where: str, columns: Sequence[str], cells: Sequence[object]) -> list[float]:
     """The cells of a row as numbers, with `GAP` where they are empty."""
     try:
-        return numbers(place, columns, cells)
+        return numbers(where, columns, cells)
     except UserError as error:
         filled = [0.0 if is_gap(cell) else cell for cell in cells]
         try:
-            values = numbers(place, columns, filled)
+            values = numbers(where, columns, filled)
         except UserError:
             raise UserError(f"{error}; {ENCODE}") from None
         return [GAP if is_gap(cell) else value for cell, value in zip(cells, values, strict=True)]
 
 
-def refusal(tables: Sequence[Table], columns: Sequence[str], ways: str = WAYS) -> UserError:
-    """How many cells are empty, and in which columns."""
+def refusal(tables: Sequence[ColumnTable], columns: Sequence[str], ways: str = WAYS) -> UserError:
+    """Return the error that counts empty cells by column."""
     found = Counter[str]()
     for table in tables:
         for _, cells in table.rows(columns):

@@ -29,7 +29,7 @@ Channels = Literal[1, 3]
 
 @dataclass(frozen=True)
 class Frame:
-    """What every image is brought to.
+    """The size and channels that every image is converted to.
 
     `fit` says how: "exact" accepts no other size, "crop" scales the shorter side and cuts the middle out of the
     longer one, "squash" scales both sides, each by its own factor.
@@ -82,7 +82,7 @@ def decode_image(file: Path | BytesIO, frame: Frame) -> Array:
 
 
 def _read(file: Path | BytesIO, use: Callable[[Any], Any]) -> Any:
-    """What `use` makes of the opened file. Its pixels are not decoded before their number is known to be bearable."""
+    """Apply `use` to an opened image file. Its pixels are not decoded before their number is known to be bearable."""
     from PIL import Image  # only sets of image files should wait for it
 
     try:

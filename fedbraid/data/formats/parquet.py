@@ -29,7 +29,7 @@ def count(path: Path) -> int:
 
 
 def class_names(path: Path, column: str) -> tuple[str, ...]:
-    """What the classes of a column are called, where the writer of the file left a note for Hugging Face's library."""
+    """Return the names of a column's classes from the metadata for Hugging Face's library, where the file has it."""
     with _opened(path) as file:
         note = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
     try:

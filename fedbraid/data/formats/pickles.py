@@ -49,7 +49,7 @@ def read_pickle(path: Path, checksum: str, otherwise: str) -> Any:
 
 
 def restricted(path: Path, content: bytes) -> Any:
-    """What a pickle holds, if that is nothing but arrays and Python's plain values."""
+    """Load a pickle that holds nothing but arrays and Python's plain values."""
     try:
         return _Restricted(io.BytesIO(content), encoding="latin1").load()
     except Exception as error:  # a damaged pickle can fail in any way

@@ -63,7 +63,7 @@ def _decoded(path: Path, number: int, line: bytes, encoding: str) -> str:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a gzipped file unpacks to, up to a limit."""
+    """The content of a gzipped file, up to a limit."""
 
     def __init__(self, file: BinaryIO, path: Path, most: int) -> None:
         super().__init__()

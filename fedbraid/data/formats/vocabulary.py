@@ -78,12 +78,12 @@ class Texts:
         return (*SPECIAL, *(words[word] for word in found[:size]))
 
     def encode(self, rows: Array, tokens: Sequence[str], out: NDArray[np.int32]) -> None:
-        """Fills `out` [rows, length] with each text's first words as places in `tokens`, then padding.
+        """Fill `out` [rows, length] with each text's first words as positions in `tokens`, then padding.
 
         A text without a word counts as one unknown word: networks that read up to the last word need one.
         """
-        places = {token: place for place, token in enumerate(tokens)}
-        table = np.array([places.get(word, UNKNOWN) for word in self._words.names()] + [PADDING], dtype=np.int32)
+        index = {token: k for k, token in enumerate(tokens)}
+        table = np.array([index.get(word, UNKNOWN) for word in self._words.names()] + [PADDING], dtype=np.int32)
         nothing = len(table) - 1
         ends = np.frombuffer(self._ends, dtype=np.int64)
         numbers = np.append(np.frombuffer(self._numbers, dtype=np.int32), np.int32(nothing))

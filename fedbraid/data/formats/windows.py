@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from fedbraid.data.cache import Shelf
+from fedbraid.data.cache import ArrayWriter
 from fedbraid.data.formats.vocabulary import Names
 from fedbraid.errors import UserError
 
@@ -33,21 +33,21 @@ TOKEN_OF[[ord(character) for character in CHARACTERS]] = np.arange(1, len(CHARAC
 
 @dataclass(frozen=True)
 class Choice:
-    """Which windows are taken: every `stride`-th, at most so many of a role, the last `test_share` for testing."""
+    """A choice of windows: every `stride`-th, at most so many of a role, the last `test_share` for testing."""
 
     stride: int
     max_windows: int | None
     test_share: float
 
     def starts(self, count: int) -> Indices:
-        """Where the windows begin in a text that has `count` places for them."""
+        """Return the windows' first positions in a text that has room for `count` of them."""
         starts = np.arange(0, count, min(self.stride, max(1, count)))  # numpy's whole numbers have an end
         if self.max_windows is None or len(starts) <= self.max_windows:
             return starts
         return starts[np.arange(self.max_windows) * len(starts) // self.max_windows]
 
     def by_time(self, count: int) -> tuple[Indices, Indices]:
-        """Where training and test windows begin; no test window shares a character with a training window."""
+        """Return the first positions of training and of test windows, which share no character."""
         starts = self.starts(count)
         train = starts[: max(1, int((1 - self.test_share) * len(starts)))]
         test = starts[starts >= train[-1] + LENGTH]
@@ -55,7 +55,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Block:
+class WindowBlock:
     """Some windows as a file holds them."""
 
     where: str  # the file, for sentences about it
@@ -65,18 +65,18 @@ class Block:
     y: Sequence[str]
 
 
-def cut(shelf: Shelf, where: str, texts: Iterable[tuple[str, str]], choice: Choice) -> None:
+def cut(writer: ArrayWriter, where: str, texts: Iterable[tuple[str, str]], choice: Choice) -> None:
     """Cuts windows from what each role says; roles who say too little for one are left out."""
     spoken = [tokens(f"{where}: role {role!r}", text) for role, text in texts if len(text) > LENGTH]
     planned = [choice.by_time(len(text) - LENGTH) for text in spoken]
     for half in (TRAIN, TEST):
-        space = _Space(shelf, half, sum(len(plan[half]) for plan in planned), where)
+        space = _Space(writer, half, sum(len(plan[half]) for plan in planned), where)
         for role, (text, plan) in enumerate(zip(spoken, planned, strict=True)):
             starts = plan[half]
             space.add(sliding_window_view(text, LENGTH)[starts], text[starts + LENGTH], role)
 
 
-def collect(shelf: Shelf, blocks: Callable[[], Iterable[Block]], choice: Choice) -> None:
+def collect(writer: ArrayWriter, blocks: Callable[[], Iterable[WindowBlock]], choice: Choice) -> None:
     """Takes windows that are cut already. They are read twice: to count and choose, then to take."""
     names, roles, parts = Names(), array("i"), array("b")
     where = ""
@@ -86,12 +86,12 @@ def collect(shelf: Shelf, blocks: Callable[[], Iterable[Block]], choice: Choice)
         parts.extend([NEITHER if block.part is None else block.part] * len(block.roles))
     role = np.array(roles, dtype=np.int32)
     half_of = _halves(role, np.array(parts), choice)
-    spaces = [_Space(shelf, half, int((half_of == half).sum()), where) for half in (TRAIN, TEST)]
+    samples_writer = [_Space(writer, half, int((half_of == half).sum()), where) for half in (TRAIN, TEST)]
     at = 0
     for block in blocks():
         here = slice(at, at + len(block.x))
         x, y = _tokens_of(block)
-        for half, space in enumerate(spaces):
+        for half, space in enumerate(samples_writer):
             taken = half_of[here] == half
             space.add(x[taken], y[taken], role[here][taken])
         at = here.stop
@@ -107,7 +107,7 @@ def tokens(where: str, text: str) -> Tokens:
     return numbers
 
 
-def _tokens_of(block: Block) -> tuple[Tokens, Tokens]:
+def _tokens_of(block: WindowBlock) -> tuple[Tokens, Tokens]:
     for name, values, length in (("x", block.x, LENGTH), ("y", block.y, 1)):
         for value in values:
             if not isinstance(value, str) or len(value) != length:
@@ -133,15 +133,15 @@ def _halves(roles: NDArray[np.int32], parts: NDArray[np.int8], choice: Choice) -
 class _Space:
     """Room for the windows of a split, filled from the front."""
 
-    def __init__(self, shelf: Shelf, half: int, size: int, where: str) -> None:
+    def __init__(self, writer: ArrayWriter, half: int, size: int, where: str) -> None:
         name = ("train", "test")[half]
         if not size:
             raise UserError(
                 f"{where or 'the files'} hold no windows for the {name} split; longer texts or smaller strides would do"
             )
-        self._x = shelf.array(f"{name}_x", (size, LENGTH), np.uint8)
-        self._y = shelf.array(f"{name}_y", (size,), np.int64)
-        self._users = shelf.array(f"{name}_users", (size,), np.int32)
+        self._x = writer.array(f"{name}_x", (size, LENGTH), np.uint8)
+        self._y = writer.array(f"{name}_y", (size,), np.int64)
+        self._users = writer.array(f"{name}_users", (size,), np.int32)
         self._filled = 0
 
     def add(self, x: Tokens, y: Tokens, role: Any) -> None:

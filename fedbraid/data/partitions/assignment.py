@@ -8,7 +8,7 @@ import numpy as np
 
 from fedbraid.data.dataset import Array, Partition
 from fedbraid.data.datasets.common_options import present
-from fedbraid.data.formats.columns import Table, open_table
+from fedbraid.data.formats.columns import ColumnTable, open_table
 from fedbraid.data.partitions.shares import NOBODY, Indices, held, some
 from fedbraid.errors import UserError
 
@@ -25,7 +25,7 @@ def assignment(labels: Array, clients: int | None, path: str | Path = "") -> Par
         raise UserError("an assignment needs a file with the columns sample and client, such as path=clients.csv")
     table = open_table(present("path", path))
     holders = [_text(cell) for _, (cell,) in table.rows(["client"])]
-    places = _numbers(table, total) if "sample" in table.columns else _in_order(table.path, len(holders), total)
+    samples = _numbers(table, total) if "sample" in table.columns else _in_order(table.path, len(holders), total)
     names = _sorted(set(holders) - {""})
     if not names:
         raise UserError(f"{table.path} names no client; its column 'client' must say who holds each sample")
@@ -33,7 +33,7 @@ def assignment(labels: Array, clients: int | None, path: str | Path = "") -> Par
         raise UserError(f"{table.path} has {len(names)} clients, not {clients}; leave the number of clients out")
     number = {name: k for k, name in enumerate(names)} | {"": NOBODY}
     owners = np.empty(total, dtype=np.int64)
-    owners[places] = [number[holder] for holder in holders]
+    owners[samples] = [number[holder] for holder in holders]
     return Partition(held(owners, len(names)), {"names": names})
 
 
@@ -45,11 +45,11 @@ def _in_order(file: Path, rows: int, total: int) -> Indices:
     return np.arange(total)
 
 
-def _numbers(table: Table, total: int) -> Indices:
+def _numbers(table: ColumnTable, total: int) -> Indices:
     """The samples that the rows are about: each one once."""
-    cells = ((table.place(row), _text(cell)) for row, (cell,) in table.rows(["sample"]))
-    places = np.fromiter((_number(place, text, total) for place, text in cells), dtype=np.int64)
-    rows = np.bincount(places, minlength=total)
+    cells = ((table.where(row), _text(cell)) for row, (cell,) in table.rows(["sample"]))
+    samples = np.fromiter((_number(where, text, total) for where, text in cells), dtype=np.int64)
+    rows = np.bincount(samples, minlength=total)
     if rows.max() > 1:
         raise UserError(f"{table.path} has sample {rows.argmax()} in {rows.max()} rows; a sample has one client")
     if rows.min() < 1:
@@ -57,14 +57,14 @@ def _numbers(table: Table, total: int) -> Indices:
             f"{table.path} has no row for {np.count_nonzero(rows == 0)} training samples, such as {rows.argmin()}; "
             "every one needs a row, with an empty client if nobody is to hold it"
         )
-    return places
+    return samples
 
 
-def _number(place: str, text: str, total: int) -> int:
+def _number(where: str, text: str, total: int) -> int:
     if _is_whole(text) and _size(text) < _size(str(total)):
         return int(_size(text)[1])
     shown = text if len(text) < 40 else text[:36] + "..."
-    raise UserError(f"{place} has the sample {shown!r}; samples are whole numbers from 0 to {total - 1}")
+    raise UserError(f"{where} has the sample {shown!r}; samples are whole numbers from 0 to {total - 1}")
 
 
 def _sorted(names: set[str]) -> list[str]:

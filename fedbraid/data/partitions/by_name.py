@@ -1,4 +1,4 @@
-"""Who holds which training samples: partitions by name."""
+"""Partitions of the training samples over clients, by name."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def dirichlet_equal(labels: Array, clients: int | None, rng: np.random.Generator
     counts = np.zeros((len(left), clients), dtype=np.int64)
     hungry, room = list(range(clients)), [size] * clients
     for pick, first, second in rng.random((clients * size, 3)).tolist():
-        place = int(pick * len(hungry))
-        client = hungry[place]
+        index = int(pick * len(hungry))
+        client = hungry[index]
         label = ladders[client].searchsorted(first, side="right")
         if not left[label]:
             # The ladder is out of date. Rejecting the class and drawing from the ladder of today has the distribution
@@ -98,7 +98,7 @@ def dirichlet_equal(labels: Array, clients: int | None, rng: np.random.Generator
         left[label] -= 1
         room[client] -= 1
         if not room[client]:
-            hungry[place] = hungry[-1]
+            hungry[index] = hungry[-1]
             hungry.pop()
     return Partition(dealt(members, counts, rng))
 

@@ -54,7 +54,7 @@ def shards(labels: Array, clients: int | None, rng: np.random.Generator, shards_
 
 
 def _holding(classes: int, clients: int, each: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """[classes, clients]: who holds what."""
+    """Draw the classes that clients hold, [classes, clients]."""
     holds = np.zeros((classes, clients), dtype=bool)
     holders = np.zeros(classes, dtype=np.int64)
     for client in range(clients):
@@ -65,7 +65,7 @@ def _holding(classes: int, clients: int, each: int, rng: np.random.Generator) ->
 
 
 def _evenly(total: int, holds: NDArray[np.bool_], rng: np.random.Generator) -> Indices:
-    """What each client gets of a class: nothing, or an even part; who gets one sample more is drawn."""
+    """Return every client's count of a class: none, or an even part; the clients with one sample more are drawn."""
     counts = np.zeros(len(holds), dtype=np.int64)
     holders = rng.permutation(np.flatnonzero(holds))
     if len(holders):

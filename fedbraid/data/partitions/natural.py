@@ -63,5 +63,5 @@ def natural(
 
 
 def _by_user(users: Array, chosen: Array) -> Shares:
-    place = np.minimum(np.searchsorted(chosen, users), len(chosen) - 1)
-    return held(np.where(chosen[place] == users, place, NOBODY), len(chosen))
+    index = np.minimum(np.searchsorted(chosen, users), len(chosen) - 1)
+    return held(np.where(chosen[index] == users, index, NOBODY), len(chosen))

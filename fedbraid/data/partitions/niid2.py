@@ -55,7 +55,7 @@ def niid2(
 
 
 def _wanted(biased: int, unbiased: int, each: int, classes: int) -> int:
-    """How many shards the most wanted class is cut into, times `each`: C / c need not be whole."""
+    """Return the number of shards that the most wanted class is cut into, times `each`: C / c need not be whole."""
     most = -(-biased * each // classes)  # biased clients that hold the same class
     return unbiased * each + most * classes
 
@@ -72,7 +72,7 @@ def _what_works(biased: int, unbiased: int, each: int, classes: int, smallest: i
 
 
 def _numbers(clients: int | None, biased: int | None, unbiased: int | None) -> tuple[int, int]:
-    """How many biased and unbiased clients, where any two of the numbers give the third."""
+    """Return the numbers of biased and unbiased clients; any two of the arguments give the third."""
     clients = None if clients is None else whole("clients", clients)
     biased = None if biased is None else whole("biased", biased, 0)
     unbiased = None if unbiased is None else whole("unbiased", unbiased, 0)

@@ -12,11 +12,11 @@ LABEL_RANGES = 10
 
 
 def edges(labels: Array) -> NDArray[np.float64]:
-    """Where one range ends and the next begins."""
+    """Return the bounds between ranges that hold about as many labels each."""
     return np.quantile(labels, np.arange(1, LABEL_RANGES) / LABEL_RANGES).astype(np.float64)
 
 
 def ranges(labels: Array, between: Array | None = None) -> NDArray[np.int64]:
-    """Which range each label lies in: of these labels' own ranges, unless it is said where others end."""
+    """Return the range that each label lies in: of these labels' own ranges, or of those with the bounds `between`."""
     between = edges(labels) if between is None else between
     return np.searchsorted(between, labels, side="right").astype(np.int64)

@@ -1,4 +1,4 @@
-"""From "who owns each sample" to "which samples each client holds", and what every partition asks of its input."""
+"""Conversion from each sample's owner to each client's samples, and the checks that partitions share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def held(owners: Array, clients: int) -> Shares:
 
 
 def dealt(members: Shares, counts: Indices, rng: np.random.Generator) -> Shares:
-    """Deals each class's members out at random: client k receives counts[class, k] of them."""
+    """Deal each class's members out at random: client k receives counts[class, k] of them."""
     clients = counts.shape[1]
     owners = np.full(sum(map(len, members)), NOBODY, dtype=np.int64)
     for indices, wanted in zip(members, counts, strict=True):
@@ -44,14 +44,14 @@ def by_class(labels: Array) -> Shares:
 
 
 def number(clients: object) -> int:
-    """How many clients to make, where only the user can know."""
+    """Return the number of clients, which this partition needs from the user."""
     if clients is None:
         raise UserError("this partition needs a number of clients, such as clients=10")
     return whole("clients", clients)
 
 
 def some(labels: Array) -> int:
-    """How many samples there are to share out: one at least."""
+    """Return the number of samples to share out: one at least."""
     if not len(labels):
         raise UserError("there are no training samples to share out; a partition needs at least one")
     return len(labels)

@@ -49,7 +49,7 @@ def similarity(
 
 
 def _parts(total: int, s: float) -> tuple[int, int]:
-    """How many samples are dealt at random and how many by label."""
+    """Return the number of samples that are dealt at random, and that of those by label."""
     random = round(s * total)
     return random, total - random
 

@@ -3,7 +3,7 @@
 from inspect import signature
 
 from fedbraid import data
-from fedbraid.data.locate import LAYOUTS, Place, place_of
+from fedbraid.data.locate import LAYOUTS, Availability, locate_dataset
 
 ENTRIES = {entry.name: entry for entry in data.describe()}
 
@@ -16,10 +16,10 @@ def test_the_four_places(tmp_path):
     for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte.gz"):
         (tmp_path / "mnist").mkdir(exist_ok=True)
         (tmp_path / "mnist" / name).touch()  # never read, so it may be empty
-    half = place_of(ENTRIES["mnist"], tmp_path)
+    half = locate_dataset(ENTRIES["mnist"], tmp_path)
     assert half.state == "missing" and half.folder is None and "fedbraid data get mnist" in half.way
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").touch()
-    assert place_of(ENTRIES["mnist"], tmp_path) == Place("here", tmp_path / "mnist")
-    assert place_of(ENTRIES["cifar10"], tmp_path).state == "missing"
-    assert place_of(ENTRIES["digits"], tmp_path) == Place("built in")
-    assert place_of(ENTRIES["csv"], tmp_path) == Place("yours")
+    assert locate_dataset(ENTRIES["mnist"], tmp_path) == Availability("here", tmp_path / "mnist")
+    assert locate_dataset(ENTRIES["cifar10"], tmp_path).state == "missing"
+    assert locate_dataset(ENTRIES["digits"], tmp_path) == Availability("built in")
+    assert locate_dataset(ENTRIES["csv"], tmp_path) == Availability("yours")
