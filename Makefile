@@ -35,7 +35,7 @@ bench: install
 
 # the site, without a network: a broken link or an unknown option is an error
 docs: install
-	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
 dist: install
 	rm -rf dist

@@ -16,12 +16,14 @@ from fedbraid.core.strand import HOOKS, Client, Strand
 from fedbraid.strands import catalogue
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(language):
     return [
-        pytest.param(block, id=f"{page.name}-{number}")
+        pytest.param(
+            block, id=f"{page.name}-{number}", marks=pytest.mark.slow if page.parent.name == "tutorials" else ()
+        )
         for page in PAGES
         for number, block in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S))
     ]
