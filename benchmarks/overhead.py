@@ -37,7 +37,7 @@ from peers import machine, work  # noqa: E402
 from peers.by_fedbraid import simulation  # noqa: E402
 
 from fedbraid.core.client_step import LocalJob  # noqa: E402
-from fedbraid.engines.codegen.machine import Machine  # noqa: E402
+from fedbraid.engines.codegen.machine import CompiledTraining  # noqa: E402
 from fedbraid.engines.cpu import usable_cores  # noqa: E402
 from fedbraid.engines.loop import Loop  # noqa: E402
 from fedbraid.training.simulation import Simulation  # noqa: E402
@@ -119,9 +119,9 @@ def in_the_loop(made: Simulation) -> Round:
 
 
 def compiled(made: Simulation) -> Round:
-    train, alone, alone_cpu = Machine.__call__, 0.0, 0.0
+    train, alone, alone_cpu = CompiledTraining.__call__, 0.0, 0.0
 
-    def apart(self: Machine, starts: Any, stops: Any, pointers: Any, meanwhile: Callable[[], None]) -> None:
+    def apart(self: CompiledTraining, starts: Any, stops: Any, pointers: Any, meanwhile: Callable[[], None]) -> None:
         nonlocal alone, alone_cpu
         began, busy = perf_counter(), process_time()
         train(self, starts, stops, pointers)
@@ -131,7 +131,7 @@ def compiled(made: Simulation) -> Round:
     start = made.server
     wall, busy = timed(made)
     made.server = start  # plans of this round are gone: they are made again, and the next one's meanwhile
-    with replaced(Machine, "__call__", apart):
+    with replaced(CompiledTraining, "__call__", apart):
         timed(made)
     return Round(wall, alone, wall - alone, busy - alone_cpu)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedbraid.engines.ray.worker import Worker
-from fedbraid.engines.ray.worker_pool import Lost
+from fedbraid.engines.ray.worker_pool import WorkerLost
 
 
 @dataclass(eq=False)
@@ -28,7 +28,7 @@ class Reference:
 
     def get(self) -> Any:
         if self.actor is not None and self.actor.worker is None and not self.arrived:
-            raise Lost("its worker is no more")
+            raise WorkerLost("its worker is no more")
         if self.error is not None:
             raise self.error
         return self.made

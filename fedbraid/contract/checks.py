@@ -28,7 +28,7 @@ from fedbraid.core.round import Job, Server, one_round
 from fedbraid.core.strand import Replies, Strand
 from fedbraid.core.tree import PerClient, leaves
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.engines.local_engine import Part
+from fedbraid.engines.local_engine import CohortSlice
 from fedbraid.errors import UserError
 from fedbraid.strands import parser as methods
 from fedbraid.strands.weights import Uniform
@@ -188,7 +188,7 @@ def hooks_change_nothing_in_place(chain: Chain) -> None:
     job, simulation = a_job(chain, "loop")
     engine, ids = simulation.local, [int(i) for i in job.cohort.ids]
     plans = engine.plans(job.seed, job.round, ids)
-    given = engine.given(job, engine.store.read(ids), Part(np.arange(len(ids)), ids, plans))
+    given = engine.given(job, engine.store.read(ids), CohortSlice(np.arange(len(ids)), ids, plans))
     before = [t.clone() for t in leaves(given.tensors)]
     engine.loop.train(given, ids, plans, [{}] * len(ids), [0] * len(ids))
     if not all(torch.equal(old, new) for old, new in zip(before, leaves(given.tensors), strict=True)):

@@ -1,4 +1,4 @@
-"""What is asked of torch's dispatcher, looked at on the way. A mode sees the thread that entered it and no other."""
+"""Dispatch modes: observe the operations that torch executes. A mode observes only the thread that entered it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fedbraid.errors import UserError
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation, and says by `__torch_dispatch__` what comes of it."""
+    """Base of the project's dispatch modes; subclasses decide in `__torch_dispatch__` what an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: torch would load its compiler, two seconds of imports, to keep it away from here. Nothing is compiled."""
+        """Return False: torch would otherwise import its compiler (two seconds) only to disable it. None is in use."""
         return False
 
 
 class NoDraws(Mode):  # type: ignore[no-untyped-call]
-    """Raises `error` where somebody would draw from a generator that all share, before that is moved on."""
+    """Raise `error` before an operation draws from torch's global generator and advances it."""
 
     def __init__(self, error: UserError) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class NoDraws(Mode):  # type: ignore[no-untyped-call]
 
 
 def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operation that can draw does, and from no generator of its caller's.
+    """Return whether a call draws from the global generator.
 
-    Attention and recurrent layers are such operations even without dropout.
+    torch tags attention and recurrent kernels as random even when their dropout is 0, so the arguments decide.
     """
     takes = func._schema.arguments
     given = {a.name: a.default_value for a in takes} | dict(zip((a.name for a in takes), args, strict=False)) | kwargs

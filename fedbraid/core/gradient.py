@@ -23,11 +23,11 @@ except (ImportError, AttributeError):  # they are no public names, and may be ca
     HAS_PARTS = False
 
 Objective = Callable[[Tensor], tuple[Tensor, Any]]
-"""The loss at `w`, with whatever came of it: a tensor, or tuples of them."""
+"""A function of the parameters `w` [D] that returns the loss [] and auxiliary outputs: a tensor, or tuples of them."""
 
 
 def gradient(objective: Objective, w: Tensor) -> tuple[Tensor, tuple[Tensor, Any]]:
-    """The gradient at `w`; the loss there, and what came of it."""
+    """Return the gradient [D] at `w` [D], and (the loss [], the auxiliary outputs) there."""
     return from_parts(objective, w) if HAS_PARTS else from_torch(objective, w)
 
 
@@ -37,12 +37,15 @@ def from_torch(objective: Objective, w: Tensor) -> tuple[Tensor, tuple[Tensor, A
 
 
 def from_parts(objective: Objective, w: Tensor) -> tuple[Tensor, tuple[Tensor, Any]]:
+    # One functorch level: tensors of this level are invisible outside it, so that an enclosing `vmap` sees plain
+    # operations. `create_graph` keeps the backward pass visible to that `vmap`; without it, batched tensors would reach
+    # autograd's C++ engine unwrapped.
     with level_of() as level, torch.enable_grad():
         at = differentiable(enter(w, level), level)
         loss, more = objective(at)
         g = None
         if loss.requires_grad:
             (g,) = torch.autograd.grad(loss, at, create_graph=True, allow_unused=True)
-        if g is None:  # a loss that `w` has no part in
+        if g is None:  # the loss does not depend on `w`
             g = torch.zeros_like(at)
         return leave(g, level), (leave(loss, level), leave(more, level))

@@ -1,4 +1,4 @@
-"""What was asked for last is not made again."""
+"""Single-entry memo cache."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Latest(Generic[T]):
-    """One value, and what it was made for."""
+class Memo(Generic[T]):
+    """Cache of one value and the key it was computed for."""
 
     def __init__(self) -> None:
         self._held: tuple[Any, T] | None = None
 
     def of(self, key: Any, make: Callable[[], T]) -> T:
+        """Return the cached value if `key` equals the last key, else compute it with `make` and cache it."""
         if self._held is None or self._held[0] != key:
             self._held = None  # frees the old one first
             self._held = key, make()

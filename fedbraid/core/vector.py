@@ -18,7 +18,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """The names and shapes of the tensors that lie one after another in a vector."""
+    """Names and shapes of the tensors that a flat vector [D] holds, in order and without gaps."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -42,20 +42,20 @@ class Layout:
         return sum(self.sizes)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """The vector's tensors by name, without a copy; differentiable (its backward is one `cat`)."""
+        """Return the tensors of `vector` [D] by name as views; differentiable (the backward pass is one `cat`)."""
         if not self.names:
             return {}
         parts = torch.split(vector, list(self.sizes))
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The inverse of `views`."""
+        """Return the vector [D] of `tensors`: the inverse of `views`. Raises KeyError for a missing name."""
         if not self.names:
             return torch.empty(0)
         return torch.cat([tensors[name].reshape(-1) for name in self.names])
 
     def span(self, name: str) -> slice:
-        """Where the tensor called `name` lies."""
+        """Return the slice of the vector that holds the tensor called `name`."""
         at = self.names.index(name)
         start = sum(self.sizes[:at])
         return slice(start, start + self.sizes[at])

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from fedbraid.core.memo import Latest
+from fedbraid.core.memo import Memo
 from fedbraid.data.sample_facts import BY_CLIENTS, Facts
 from fedbraid.deploy.post import Post
 from fedbraid.deploy.register import Register
@@ -138,7 +138,7 @@ class Remote(Federation):
         for again in range(self.patience.tries):
             time.sleep(self.patience.pause if again else 0)
             self.engine.mail.greet_newcomers()
-            self._cohort = Latest()  # with the sizes of those who have come since
+            self._cohort = Memo()  # with the sizes of those who have come since
             try:
                 line = self._launch()
             except TooFew as few:

@@ -1,4 +1,4 @@
-"""What an engine is: who trains the clients of a round."""
+"""The engine protocol: an engine trains the clients of a round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedbraid.engines.replies import Answers
 
 
 class Engine(Protocol):
-    """Trains the clients, and calls `meanwhile` if its host has time while they train."""
+    """Trains the clients of a job; calls `meanwhile` when the host is idle during training."""
 
     @property
     def kind(self) -> Literal["auto", "stack", "loop", "compiled", "ray"]: ...
@@ -18,9 +18,9 @@ class Engine(Protocol):
     def run(self, job: Job, meanwhile: Callable[[], None] = nothing) -> Answers: ...
 
     def prepare(self, seed: int, round: int, ids: Sequence[int]) -> None:
-        """Plan a round that comes next, while the present one goes on."""
+        """Plan the next round while the current one is running."""
         ...
 
     def close(self) -> None:
-        """No more jobs come: let go of what was held for them."""
+        """Release everything that was held for further jobs."""
         ...

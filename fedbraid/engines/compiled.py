@@ -1,8 +1,11 @@
 """The compiled stack: clients begin and end together, and each trains in between as one call of machine code.
 
 For small networks nearly all of a local step is the cost of asking for operations one by one. Here the step of ONE
-client is recorded, written as C inside a loop over its steps, and compiled to a library that is kept on disk. Clients
+client is recorded, written as C inside a loop over its steps, and compiled to a library that is cached on disk. Clients
 then train side by side, one per core, without Python. Batches are padded and masked as in the stack.
+
+Where a step cannot be written as C (an unknown operation, no compiler, out of time), the stack trains instead: it
+computes the same numbers up to rounding, more slowly.
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.client_step import LocalJob, State
-from fedbraid.core.memo import Latest
+from fedbraid.core.memo import Memo
 from fedbraid.core.outputs import Outputs
 from fedbraid.core.plan import Ints, Plan
 from fedbraid.core.round import nothing
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
-from fedbraid.engines.codegen.c_code import Source, Unsupported, as_c
+from fedbraid.engines.codegen.c_code import CSource, Unsupported, generate_c
 from fedbraid.engines.codegen.c_operations import OPERATIONS
 from fedbraid.engines.codegen.libraries import NotCompiled, library
-from fedbraid.engines.codegen.machine import Machine
+from fedbraid.engines.codegen.machine import CompiledTraining
 from fedbraid.engines.codegen.trace import record
 from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.samples import Clients
@@ -38,35 +41,35 @@ log = logging.getLogger("fedbraid")
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The local steps of some clients, one client's after another's; nothing is padded but the batches."""
+    """The local steps of some clients, client after client; only batches are padded, not the number of steps."""
 
-    rows: State  # [steps, ...]
-    epochs: Ints  # [K, epochs + 1] where the local epochs of each begin and the last ends; one, if no strand minds them
+    rows: State  # [steps of all clients, ...]
+    epochs: Ints  # [K, epochs + 1] rows at which each client's epochs begin and the last ends; one if none is refreshed
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A library, and which tensors of a client it takes: state, row of the plan, given, and the rest, in that order."""
+    """A library and the tensors that it takes."""
 
-    machine: Machine
-    source: Source
+    machine: CompiledTraining
+    source: CSource
 
     def takes(self, tensors: Sequence[Placed]) -> list[Placed]:
-        """Those of all tensors that the library takes, in its order."""
+        """Return the tensors that the library takes, in its order; contiguous, since it has only their addresses."""
         source = self.source
         taken = [tensors[i] for i in (*source.carried, *source.planned, *source.fixed)]
         return [(t.contiguous(), axis) for t, axis in taken] + [(constant, None) for constant in source.constants]
 
 
 class Compiled(Stack):
-    """Runs the local job for many clients at once; local steps by machine code."""
+    """Runs the local job for many clients at once, with local steps as machine code."""
 
     def __init__(self, job: LocalJob, clients: Clients, capacity: int | None, workers: int, cap: float) -> None:
         super().__init__(job, clients, capacity)
         self.workers, self.cap = workers or usable_cores(), cap
         self.refused = ""  # why some local training could not be compiled
         self._trainings: dict[Any, Training | None] = {}
-        self._laid_out: Latest[Steps] = Latest()
+        self._laid_out: Memo[Steps] = Memo()
 
     def prepare(self, ids: Sequence[int], plans: Sequence[Plan]) -> None:
         self._steps_of(ids, plans)
@@ -134,8 +137,10 @@ class Compiled(Stack):
             return self.job.step(state, Batch(x, y, mask, row["draws"]), given, seen)
 
     def _made(self, state: State, row: State, given: State, rest: State) -> Training | None:
-        """The library for tensors of these shapes, or None where there is none."""
-        inside = {name: torch.zeros_like(row[name]) for name in ("index", "rows") if name in row}  # of the rest's two
+        """Return the library for tensors of these shapes, or None if there is none."""
+        # `rest` holds two samples instead of all, so the recorded call must index within them; indices are inputs of
+        # the program, and their values do not enter it.
+        inside = {name: torch.zeros_like(row[name]) for name in ("index", "rows") if name in row}
         example = {"state": state, "row": row | inside, "given": given, "rest": rest}
 
         def flat(*tensors: Tensor) -> list[Tensor]:
@@ -143,8 +148,8 @@ class Compiled(Stack):
             return leaves(grow(state, lambda _, value: value, new))  # in the order they came in
 
         try:
-            source = as_c(record(flat, leaves(example)), len(leaves(state)), len(leaves(row)), OPERATIONS)
-            return Training(Machine(library(source.text, self.cap), source.scratch, self.workers), source)
+            source = generate_c(record(flat, leaves(example)), len(leaves(state)), len(leaves(row)), OPERATIONS)
+            return Training(CompiledTraining(library(source.text, self.cap), source.scratch, self.workers), source)
         except (Unsupported, NotCompiled) as reason:
             self.refused = str(reason)
             log.info("local training runs as a stack, it cannot be compiled: %s", reason)
@@ -152,12 +157,12 @@ class Compiled(Stack):
 
 
 def _shapes(*trees: State) -> tuple[tuple[torch.Size, torch.dtype], ...]:
-    """Of one row of each tensor."""
+    """Return the shape and type of one row of each tensor."""
     return tuple((t.shape[1:], t.dtype) for tree in trees for t in leaves(tree))
 
 
 def _pointers(taken: Sequence[Placed], clients: int) -> Ints:
-    """[clients, tensors] where those of each client lie; without a client axis, for all in one place."""
+    """Return addresses [clients, tensors]; a tensor without a client axis has one address for all clients."""
     first = np.array([t.data_ptr() for t, _ in taken])
     apart = np.array([0 if axis is None else t.nbytes // clients for t, axis in taken])
     places: Ints = first + apart * np.arange(clients)[:, None]

@@ -1,4 +1,4 @@
-"""How this process uses a CPU."""
+"""CPU settings of this process: cores, threads, allocator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; a container or a scheduler may allow fewer than there are."""
+    """Return the number of cores this process may use, which a container or scheduler may limit."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -19,7 +19,7 @@ def usable_cores() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread per operation, and back.
+    """Run the enclosed code with one thread per operation, then restore the setting.
 
     Parallelism comes from clients, not from inside small operations: faster, steady on a busy machine (idle threads
     spin), and results do not depend on the number of cores.

@@ -1,4 +1,4 @@
-"""Where a run computes, and with which numbers."""
+"""Device and number type of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedbraid.errors import UserError
 
 
 def ready(config: Config) -> tuple[torch.device, torch.dtype]:
-    """Where and with which numbers a federation computes, once this process is set up for it."""
+    """Set this process up for the configured device; return (device, dtype). Raises UserError for an unknown device."""
     device = device_of(config.engine.device)
     if device.type == "cpu":
         keep_freed_memory()
@@ -21,7 +21,7 @@ def ready(config: Config) -> tuple[torch.device, torch.dtype]:
 
 
 def device_of(name: str) -> torch.device:
-    """The torch device that `auto`, `cpu` or `cuda` stands for."""
+    """Return the torch device for `auto`, `cpu` or `cuda`. Raises UserError if it is unknown or absent."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,7 +1,11 @@
-"""CUDA graphs: local steps captured once and replayed, reading from memory that stays where it is.
+"""CUDA graphs: local steps are captured once and replayed.
 
-One graph holds several steps where a stretch is long enough: what every graph does once (look up its batches, write the
-clients' state back) is then shared by them, and the GPU waits less between them.
+A graph records addresses, not tensors. Invariant: everything a captured step reads or writes lies in `Captured.memory`
+(or in the graph's own pool) and never moves; a round copies its inputs in, replays, and copies the state out. A tensor
+that was allocated elsewhere would be freed and reused while the graph still reads its address: wrong numbers, no error.
+
+A graph holds several steps (a burst) where a stretch is long enough: looking up the batches and writing the state back
+happen once for each graph, so a burst shares their cost and leaves fewer gaps between kernels.
 """
 
 from __future__ import annotations
@@ -24,16 +28,17 @@ from fedbraid.engines.step_schedule import Stretch, rung
 BURST = 8
 """Steps in one graph."""
 AGAIN = 3
-"""How often steps at the end of a stretch are taken one by one before they get a graph of their own: cohorts of ragged
-clients end differently each time, and a graph that is used once does not pay."""
+"""Number of times that a remainder shorter than a burst is replayed step by step before it gets a graph of its own.
+Cohorts of ragged clients end differently each round, and a graph that is used once costs more than it saves."""
 PATIENCE = 0.25
-"""Seconds that the capture of a graph may take if a longer one is to be captured too."""
+"""Seconds. If the capture of one step takes longer, no burst is captured for this stack size."""
 
 
 class Captured:
-    """Fixed memory for one stack, a step counter on the device, and a graph for each stack size.
+    """Fixed memory for one stack, a step counter on the device, and a graph for each (size, guarded, steps).
 
-    The memory is roomy: a smaller cohort, a shorter plan or fewer cached outputs fit without a new capture.
+    Layout: "state" [capacity, ...], "given" [capacity, ...] or shared, "plan" [T, capacity, ...], "seen" [rows, ...].
+    Sizes are rounded up, so that a smaller cohort, a shorter plan or fewer cached outputs fit without a new capture.
     """
 
     def __init__(self, like: State, axes: Any, capacity: int) -> None:
@@ -48,15 +53,17 @@ class Captured:
         self.given: State = self.memory["given"]
         self.plan: State = self.memory["plan"]
         self.seen: State = self.memory["seen"]
+        # The time is a tensor and not an argument: a replay repeats its arguments, so the graph advances it itself.
         self.time = torch.zeros(1, dtype=torch.int64, device="cuda")
         self.ticks = torch.arange(BURST, device="cuda")
         self.graphs: dict[tuple[int, bool, int], torch.cuda.CUDAGraph] = {}
         self.ends: Counter[tuple[int, bool, int]] = Counter()  # how often a stretch ended with so many steps
         self.costly: set[tuple[int, bool]] = set()  # stretches whose steps take too long to capture several times
+        # Graphs are replayed one after another and hand over through `memory` alone, so they may share one pool.
         self.pool = torch.cuda.graph_pool_handle()
 
     def fits(self, tensors: State, axes: Any) -> bool:
-        """Whether `tensors` have a place in this memory, and clients the same axes."""
+        """Return whether `tensors` fit into this memory, with the same client axes."""
         if axes != self.axes or any(len(leaves(self.memory[n])) != len(leaves(tensors[n])) for n in self.memory):
             return False
         roomy = {"state": 1, "plan": 2, "seen": 1}  # leading dimensions that may be smaller
@@ -72,22 +79,23 @@ class Captured:
         )
 
     def load(self, tensors: State) -> None:
-        """Fill the memory and set the time to 0; clients without a plan have nothing to do."""
-        self.plan["counts"].zero_()
+        """Copy a round's tensors into the memory and set the time to 0."""
+        self.plan["counts"].zero_()  # rows that this round does not fill must read as idle, not as the last round's
         for name, tree in tensors.items():
             grow(self.memory[name], lambda here, new: here[tuple(map(slice, new.shape))].copy_(new), tree)
         self.time.zero_()
 
     def rows(self, size: int, steps: int) -> State:
-        """The plan of the first `size` clients from the present time on: [steps, size, ...]."""
+        """Return the plan of the first `size` clients from the current time on: [steps, size, ...]."""
         rows: State = grow(self.plan, lambda v: v[:, :size].index_select(0, self.time + self.ticks[:steps]))
         return rows
 
     def write(self, new: State) -> None:
+        """Copy the state of the first clients back into the memory."""
         grow(new, lambda value, here: here[: len(value)].copy_(value), self.state)
 
     def replay(self, stretch: Stretch, body: Callable[[int], None]) -> None:
-        """The steps of a stretch from their graphs, which are captured at the first call; `body(n)` takes n steps."""
+        """Replay the steps of a stretch; graphs are captured at their first use. `body(n)` takes n steps."""
         kind = (stretch.size, stretch.guarded)
         left = stretch.steps
         while left:
@@ -98,7 +106,10 @@ class Captured:
             left -= steps
 
     def _together(self, kind: tuple[int, bool], left: int) -> int:
-        """How many of the steps that are left go into one graph. An end shorter than a burst waits until it recurs."""
+        """Return how many of the remaining steps go into the next graph: a burst, one step, or a recurring remainder.
+
+        The first graph of a kind always has one step: its capture also warms up, and its time decides about bursts.
+        """
         steps = min(left, BURST)
         if kind in self.costly or (*kind, 1) not in self.graphs:
             return 1
@@ -108,7 +119,9 @@ class Captured:
         return steps
 
     def _capture(self, kind: tuple[int, bool], steps: int, body: Callable[[int], None]) -> torch.cuda.CUDAGraph:
-        if steps == 1:  # libraries choose their kernels and allocate before the capture
+        # cuBLAS, cuDNN and Triton choose kernels, compile and allocate workspaces at first use, which is illegal during
+        # a capture. Two warm-up steps on a side stream do that first; they train, so the state is restored afterwards.
+        if steps == 1:
             before = grow(self.state, lambda v: v.clone())
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
@@ -129,7 +142,7 @@ class Captured:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without Python's collector of cycles: a graph of an earlier run that it freed would spoil a capture."""
+    """Disable Python's garbage collector: freeing a CUDA graph of an earlier run would invalidate the capture."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -140,13 +153,13 @@ def uncollected() -> Iterator[None]:
 
 
 def _has_room(here: Tensor, new: Tensor, dimensions: int) -> bool:
-    """Whether `new` fits into `here`: smaller in some leading dimensions at most."""
+    """Return whether `new` fits into `here`: it may be smaller in the leading `dimensions` only."""
     smaller = all(n <= h for n, h in zip(new.shape[:dimensions], here.shape[:dimensions], strict=True))
     return smaller and new.shape[dimensions:] == here.shape[dimensions:]
 
 
 def _axes(axes: Any) -> Iterator[int]:
-    """For each tensor that clients were given, whether its leading dimension is roomy: the client axis, if any."""
+    """Yield for each received tensor how many leading dimensions may be smaller: 1 with a client axis, else 0."""
     for value in axes.values():
         if isinstance(value, dict):
             yield from _axes(value)
@@ -163,7 +176,7 @@ def _clients(tensor: Tensor, axis: int | None, capacity: int) -> list[int]:
 
 
 def _with_room(tree: Any, axes: Any, shape: Callable[[Tensor, Any], list[int]]) -> Any:
-    """Memory for a tree, shaped by `shape(tensor, axis)`; `axes` is one axis for all, or a tree of them."""
+    """Allocate memory for a tree, shaped by `shape(tensor, axis)`; `axes` is one axis for all, or a tree of them."""
     if isinstance(tree, Tensor):
         return torch.zeros(shape(tree, axes), dtype=tree.dtype, device=tree.device)
     return {k: _with_room(branch, axes[k] if isinstance(axes, dict) else axes, shape) for k, branch in tree.items()}

@@ -1,8 +1,9 @@
-"""Several runs in one stack: the clients of all of them train side by side, as one cohort would.
+"""Several runs in one stack: the clients of all runs train side by side, like one cohort.
 
-Each run plans its own round, reads and writes its own clients' states and is sent its own replies; only the tensor
-program is shared. Runs may differ in seed, in who holds what, in the round they are in, in what their servers do, and
-in the numbers of their strands and optimisers, which then become tensors with a client axis.
+Each run plans its own round, reads and writes its own clients' states and receives its own replies; only the tensor
+program is shared. Runs may differ in seed, partition, round, server side, and in the numbers of their strands and
+optimisers, which then become tensors with a client axis. Invariant: a run's results are those that it has alone; no
+operation mixes rows of different clients.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fedbraid.core.plan import Plan
 from fedbraid.core.round import Job
 from fedbraid.core.tree import Tree, grow, joined, nbytes
 from fedbraid.core.varied import VARIED, VariedJob, differing, form
-from fedbraid.engines.local_engine import Local, Part, explained
+from fedbraid.engines.local_engine import CohortSlice, Local, explained
 from fedbraid.engines.memory import clients_that_fit
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, picked
@@ -35,7 +36,7 @@ log = logging.getLogger("fedbraid")
 
 
 def why_apart(one: Local, other: Local) -> str | None:
-    """Why two engines cannot share a stack, or None if they can."""
+    """Return the reason why two engines cannot share a stack, or None if they can."""
     if one.kind != "stack" or other.kind != "stack":
         return "their engine is not the stack"
     if form(one.job.chain, one.job.optimizer) != form(other.job.chain, other.job.optimizer):
@@ -63,8 +64,8 @@ def _same_network(one: Model, other: Model) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """A run's job, and all that its clients need to do it."""
+class _RunJob:
+    """A run's job with the plans and inputs of its clients."""
 
     run: int
     job: Job
@@ -74,14 +75,14 @@ class _Asked:
 
 
 class Joint:
-    """Engines that share a stack: `run({place: job}) -> {place: replies}`, places counted in `engines`."""
+    """Engines that share a stack: `run({i: job of engines[i]}) -> {i: replies}`."""
 
     def __init__(self, engines: Sequence[Local]) -> None:
         first = engines[0]
         job = replace(first.job, tally=Tally())
         self.engines = engines
         self.values = differing([e.job.chain for e in engines], [e.job.optimizer for e in engines])
-        self.apart: list[tuple[list[int], Joint]] = []  # where different values cannot be in one stack: one for each
+        self.apart: list[tuple[list[int], Joint]] = []  # one for each value, if different values cannot share a stack
         lengths = [len(e.clients) for e in engines]
         self.offsets = [0, *accumulate(lengths)]  # run r's client i is client offsets[r] + i of the joint stack
         own = [e.capacity for e in engines]
@@ -101,19 +102,19 @@ class Joint:
 
     @torch.no_grad()
     def run(self, jobs: Mapping[int, Job]) -> dict[int, Stacked]:
-        """The replies to jobs of one kind; runs whose jobs do not look alike are trained in stacks of their own."""
+        """Return the replies to jobs of one kind; runs whose tensors differ in shape train in separate stacks."""
         if self.apart:
             return self._run_apart(jobs)
         if len(jobs) == 1:
             return {run: self.engines[run].run(job) for run, job in jobs.items()}
         own_models = any(job.model.dim() == 2 for job in jobs.values())
-        asked = [self._asked(run, job, own_models) for run, job in jobs.items()]
-        groups: dict[str, list[_Asked]] = {}
-        for one in asked:
-            groups.setdefault(_looks(one), []).append(one)
+        pending = [self._run_job(run, job, own_models) for run, job in jobs.items()]
+        groups: dict[str, list[_RunJob]] = {}
+        for one in pending:
+            groups.setdefault(_signature(one), []).append(one)
         replies: dict[int, Stacked] = {}
         for group in groups.values():
-            if len(group) == 1:  # like nobody else's this time
+            if len(group) == 1:
                 replies[group[0].run] = self.engines[group[0].run].run(group[0].job)
                 continue
             try:
@@ -127,12 +128,12 @@ class Joint:
         return replies
 
     def prepare(self, run: int, seed: int, round: int, ids: Sequence[int]) -> None:
-        """Plan a round that comes next, where a GPU is still busy with the present one."""
+        """Plan the next round of a run while a GPU is busy with the current one."""
         if self.local.setup.w.device.type == "cuda":
             self.engines[run].plans(seed, round, ids, self.local.width)
 
-    def _asked(self, run: int, job: Job, own_models: bool) -> _Asked:
-        """A run's job. With `own_models` every client has a model of its own, if only a copy of its run's."""
+    def _run_job(self, run: int, job: Job, own_models: bool) -> _RunJob:
+        """Return a run's job with its inputs. With `own_models` every client has a model row of its own."""
         if own_models and job.model.dim() == 1:
             each = len(job.cohort), -1
             job = replace(job, model=job.model.expand(each), buffers=job.buffers.expand(each))
@@ -140,13 +141,13 @@ class Joint:
         engine = self.engines[run]
         ids = [int(i) for i in job.cohort.ids]
         plans = engine.plans(job.seed, job.round, ids, self.local.width)
-        given = engine.given(job, engine.store.read(ids), Part(np.arange(len(ids)), ids, plans))
+        given = engine.given(job, engine.store.read(ids), CohortSlice(np.arange(len(ids)), ids, plans))
         values = {o: {n: job.model.new_tensor(v) for n, v in own.items()} for o, own in self.values[run].items()}
         axes = {o: dict.fromkeys(own) for o, own in values.items()}
-        return _Asked(run, job, ids, plans, Received(given.tensors | {VARIED: values}, given.axes | {VARIED: axes}))
+        return _RunJob(run, job, ids, plans, Received(given.tensors | {VARIED: values}, given.axes | {VARIED: axes}))
 
-    def _run(self, group: Sequence[_Asked]) -> dict[int, Stacked]:
-        """One stack, or a few where it would not fit: everybody sorted by how much there is to do."""
+    def _run(self, group: Sequence[_RunJob]) -> dict[int, Stacked]:
+        """Train a group in one stack, or in a few if it does not fit; all clients sorted by their number of steps."""
         ids = [self.offsets[one.run] + i for one in group for i in one.ids]
         plans = [plan for one in group for plan in one.plans]
         lengths = [len(one.ids) for one in group]
@@ -182,7 +183,7 @@ class Joint:
         return answers, {}, self.local.stack.passed
 
     def _stack_size(self, clients: int, given: Received) -> int:
-        """How many clients go into one stack; beside what one run's need, each has a copy of what its run shares."""
+        """Return the clients of one stack. Each holds a copy of what its run shares, which counts as well."""
         if not self.local.chunk:
             shared = _over(given.axes, lambda axis, t: t if axis is None else t[:0], given.tensors)
             vectors = -(-nbytes(shared) // nbytes({"w": self.local.setup.w}))
@@ -194,7 +195,7 @@ class Joint:
     # --- where different values cannot be in one stack
 
     def _separate(self, error: Exception) -> None:
-        """From here on runs with the same values share a stack."""
+        """Let only runs with the same values share a stack from now on."""
         names = ", ".join(f"{name} of {owner}" for owner, own in self.values[0].items() for name in own)
         log.info("runs with different %s do not share a stack: %s", names, str(error).splitlines()[0])
         groups: dict[str, list[int]] = {}
@@ -211,7 +212,7 @@ class Joint:
 
 
 def _side_by_side(runs: Sequence[Clients]) -> Clients:
-    """The clients of several runs, which hold parts of the same samples."""
+    """Return the clients of several runs, which hold parts of the same samples, one run after another."""
     ends = np.cumsum([0, *(clients.offsets[-1] for clients in runs)])
     offsets = [clients.offsets[:-1] + end for clients, end in zip(runs, ends, strict=False)]
     return Clients(
@@ -223,7 +224,7 @@ def _side_by_side(runs: Sequence[Clients]) -> Clients:
 
 
 def _merged(givens: Sequence[Received], run_of: np.ndarray) -> Callable[[np.ndarray], Received]:
-    """What some of all clients were given: their own, and each a copy of what its run shares."""
+    """Return a function from clients to their inputs; each gets a row of what its run shares."""
     axes = givens[0].axes
     whole = _over(
         axes, lambda axis, *ts: torch.stack(ts) if axis is None else torch.cat(ts), *(g.tensors for g in givens)
@@ -237,15 +238,17 @@ def _merged(givens: Sequence[Received], run_of: np.ndarray) -> Callable[[np.ndar
     return some
 
 
-def _looks(asked: _Asked) -> str:
-    """The same for clients whose tensors can lie side by side."""
-    shapes = _over(asked.given.axes, lambda axis, t: (axis, t.shape[axis is not None :], t.dtype), asked.given.tensors)
-    draws = {name: (values.shape[1:], values.dtype) for name, values in asked.plans[0].draws.items()}
-    return f"{asked.job.kind} {shapes} {draws}"
+def _signature(pending: _RunJob) -> str:
+    """Return a key that is equal for runs whose tensors can be stacked."""
+    shapes = _over(
+        pending.given.axes, lambda axis, t: (axis, t.shape[axis is not None :], t.dtype), pending.given.tensors
+    )
+    draws = {name: (values.shape[1:], values.dtype) for name, values in pending.plans[0].draws.items()}
+    return f"{pending.job.kind} {shapes} {draws}"
 
 
 def _over(axes: Any, f: Callable[..., Any], *trees: Any) -> Any:
-    """`f(axis, *tensors)` for every leaf of a tree of client axes (0, or None where a run's clients share)."""
+    """Apply `f(axis, *tensors)` to every leaf of a tree of client axes (0, or None for shared tensors)."""
     if isinstance(axes, dict):
         return {key: _over(axis, f, *(tree[key] for tree in trees)) for key, axis in axes.items()}
     return f(axes, *trees)

@@ -1,4 +1,4 @@
-"""All clients on one machine: as a stack, or in a loop."""
+"""The engine for clients on one machine: as a stack, compiled, or in a loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbraid.core.client_step import LocalJob, State, Work
-from fedbraid.core.memo import Latest
+from fedbraid.core.memo import Memo
 from fedbraid.core.model import Model, why_not_stacked
 from fedbraid.core.outputs import Outputs
 from fedbraid.core.plan import LocalWork, Plan, make_plan
@@ -27,7 +27,7 @@ from fedbraid.engines.codegen.trace import DRAWS, LOOKS
 from fedbraid.engines.compiled import Compiled
 from fedbraid.engines.loop import Loop
 from fedbraid.engines.memory import SHARE, clients_that_fit, free_memory
-from fedbraid.engines.replies import Inbox, Stacked
+from fedbraid.engines.replies import Stacked, UploadCollector
 from fedbraid.engines.samples import Clients, Samples, picked
 from fedbraid.engines.stack import Received, Stack
 from fedbraid.engines.step_schedule import longest_first
@@ -37,7 +37,7 @@ from fedbraid.models.recurrence import Lstm
 
 log = logging.getLogger("fedbraid")
 
-Kind = Literal["stack", "loop", "compiled"]
+EngineKind = Literal["stack", "loop", "compiled"]
 
 FASTER_ALONE = (nn.modules.conv._ConvNd, Lstm)
 """Layers for which a client per core beats a stack on a CPU: grouped convolutions run at half speed there, and LSTMs
@@ -45,23 +45,23 @@ have kernels for single clients only."""
 
 
 FEW = 64 << 20
-"""Bytes of a cohort's uploads of one kind that stay in memory where the user bounds it."""
+"""Bytes of one upload of the whole cohort that stay in memory if the user sets `engine.chunk`."""
 
 
 FEW_NAMES = 5
-"""Clients that are named in a sentence."""
+"""Clients that an error names at most."""
 
 
 class Store(Protocol):
-    """What strands keep on clients between rounds."""
+    """State that strands keep on clients between rounds."""
 
     def read(self, ids: Sequence[int]) -> dict[str, Tree]: ...  # {strand: {name: [C, ...]}}
 
     def write(self, ids: Sequence[int], kept: dict[str, Tree]) -> None: ...
 
 
-def choose(kind: Literal["auto", "stack", "loop", "compiled"], model: Model, samples: Samples) -> Kind:
-    """The engine for this model on this device; says why when it cannot be the stack."""
+def choose(kind: Literal["auto", "stack", "loop", "compiled"], model: Model, samples: Samples) -> EngineKind:
+    """Return the engine for this model on this device; log the reason if the model cannot be stacked."""
     alone = any(isinstance(layer, FASTER_ALONE) for layer in model.training.modules())
     if kind == "loop" or (kind == "auto" and samples.x.device.type == "cpu" and alone):
         return "loop"
@@ -73,42 +73,42 @@ def choose(kind: Literal["auto", "stack", "loop", "compiled"], model: Model, sam
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Some of a cohort."""
+class CohortSlice:
+    """Some clients of a cohort, which train together, longest plan first."""
 
-    places: np.ndarray  # in the cohort
-    ids: list[int]  # places among the clients here
+    places: np.ndarray  # positions in the cohort
+    ids: list[int]  # positions among the clients of this engine
     plans: list[Plan]
 
 
 @dataclass(eq=False)
 class Local:
-    """An engine: `run(job) -> replies`."""
+    """The local engine: `run(job) -> replies`."""
 
     job: LocalJob
     setup: Setup
     clients: Clients
     work: LocalWork
     store: Store
-    kind: Kind
+    kind: EngineKind
     chunk: int = 0  # clients trained at a time at most; 0 = as many as fit in memory
     capacity: int | None = None  # clients in every round, where their number is fixed
     workers: int = 0  # clients trained at once on a CPU, but for the stack; 0 = one per core
     compile_seconds: float = 90.0  # at most, for each library
     precision: Precision = "highest"  # of products on CUDA
     cache_views: bool = True
-    population_mean: float = 0.0  # samples of a client of the population; 0 = everybody is here
-    least_width: int = 0  # of a batch's axis, where clients elsewhere need more than those here
-    secret: int = 0  # mixed into what hides a client's data, so that who knows the run's seed cannot take it off again
+    population_mean: float = 0.0  # mean samples of a client of the population; 0 = all clients are in this engine
+    least_width: int = 0  # least length of the batch axis, if clients of other engines need more than these
+    secret: int = 0  # mixed into the seed of draws that hide data, so that the run's seed does not reveal them
 
     def __post_init__(self) -> None:
         self.bounded = self.chunk > 0
         sizes = self.clients.sizes
         self.mean_size = self.population_mean or float(sizes.mean())
         self.width = max(min(self.work.batch or int(sizes.max()), int(sizes.max())), self.least_width)
-        self._planned: Latest[list[Plan]] = Latest()
-        self._cut: Latest[list[Part]] = Latest()
-        self._knows: Latest[Received] = Latest()
+        self._planned: Memo[list[Plan]] = Memo()
+        self._cut: Memo[list[CohortSlice]] = Memo()
+        self._knows: Memo[Received] = Memo()
         if self.kind == "loop":
             self.loop = Loop(self.job, self.clients, self.workers, self.compile_seconds)
         elif self.kind == "compiled":
@@ -124,7 +124,7 @@ class Local:
     def _run(self, job: Job, meanwhile: Callable[[], None]) -> Stacked:
         ids = self.clients.places(job.cohort.ids)
         parts = self._parts(job.seed, job.round, ids)
-        inbox, work = Inbox(len(ids), math.inf if len(parts) == 1 else self._kept_in_memory()), Work()
+        inbox, work = UploadCollector(len(ids), math.inf if len(parts) == 1 else self._kept_in_memory()), Work()
         for part in parts:
             given = self.given(job, self.store.read(self.clients.numbered(part.ids)), part)
             if job.kind == "probe":
@@ -139,40 +139,40 @@ class Local:
 
     @property
     def frozen(self) -> int:
-        """Parameters that are not trained."""
+        """Number of parameters that are not trained."""
         return 0 if self.job.model.frozen is None else int(self.job.model.frozen.sum())
 
     def close(self) -> None:
-        """Nothing is held elsewhere."""
+        """Do nothing: no resources outside this object are held."""
 
     def prepare(self, seed: int, round: int, ids: Sequence[int]) -> None:
-        """Plan a round that comes next, while the present one goes on."""
+        """Plan the next round while the current one is running."""
         if not len(ids):
             return
         parts = self._parts(seed, round, self.clients.places(ids))
-        if len(parts) == 1:  # of several, each is to have the memory for itself
+        if len(parts) == 1:  # several slices run one after another, so that each has the device's memory for itself
             self._known(seed, round, parts[0])
             if self.kind != "loop":
                 self.stack.prepare(parts[0].ids, parts[0].plans)
 
-    def _parts(self, seed: int, round: int, ids: Sequence[int]) -> list[Part]:
-        """The cohort in stacks, longest plans first."""
+    def _parts(self, seed: int, round: int, ids: Sequence[int]) -> list[CohortSlice]:
+        """Return the cohort in slices of the stack's size, longest plans first (see `step_schedule`)."""
 
-        def make() -> list[Part]:
+        def make() -> list[CohortSlice]:
             plans = self.plans(seed, round, ids)
             order, size = longest_first(plans), self.stack_size(len(ids))
             places = [order[at : at + size] for at in range(0, len(ids), size)]
-            return [Part(at, [ids[k] for k in at], [plans[k] for k in at]) for at in places]
+            return [CohortSlice(at, [ids[k] for k in at], [plans[k] for k in at]) for at in places]
 
         return self._cut.of((seed, round, ids), make)
 
     def plans(self, seed: int, round: int, ids: Sequence[int], width: int = 0) -> list[Plan]:
-        """What these clients do in a round, in batches padded to `width`."""
+        """Return the plans of these clients for a round, in batches padded to `width`."""
         key = seed, round, ids, width or self.width
         return self._planned.of(key, lambda: [self.plan(seed, round, i, width) for i in ids])
 
     def plan(self, seed: int, round: int, client: int, width: int = 0) -> Plan:
-        """What this client does in a round, in batches padded to `width` if one is given."""
+        """Return the plan of one client for a round, in batches padded to `width` if one is given."""
         size = int(self.clients.sizes[client])
         return make_plan(
             self.job.chain,
@@ -186,8 +186,10 @@ class Local:
             dropout=bool(self.job.model.keys),
         )
 
-    def _train(self, given: Received, part: Part, meanwhile: Callable[[], None]) -> tuple[Tree, dict[str, Tree], Work]:
-        """Some of the cohort, longest first: uploads, kept state and work."""
+    def _train(
+        self, given: Received, part: CohortSlice, meanwhile: Callable[[], None]
+    ) -> tuple[Tree, dict[str, Tree], Work]:
+        """Train a slice of the cohort; return uploads, kept state and work."""
         mine, their_plans = part.ids, part.plans
         if self.kind == "loop":
             cached = self._look_ahead(given, mine, their_plans)
@@ -203,7 +205,7 @@ class Local:
     def train_stack(
         self, given: Received, ids: Sequence[int], plans: Sequence[Plan], meanwhile: Callable[[], None] = nothing
     ) -> tuple[Tree, dict[str, Tree], list[Work]]:
-        """One stack of clients, longest first: uploads, kept state and each one's work."""
+        """Train one stack of clients, longest first; return uploads, kept state and the work of each client."""
         cached = self._look_ahead(given, ids, plans)
         uploads, kept = self.stack.train(given, ids, plans, cached, meanwhile)
         gradients, views = self.stack.gradients, len(cached) or self.stack.views
@@ -213,13 +215,16 @@ class Local:
         ]
         return uploads, kept, works
 
-    def _probe(self, given: Received, part: Part) -> tuple[Tree, Work]:
+    def _probe(self, given: Received, part: CohortSlice) -> tuple[Tree, Work]:
         if self.kind == "loop":
             return self.loop.probe(given, part.ids, part.plans)
         return self.stack.probe(given, part.ids, part.plans), sum(self.stack.passed, Work())
 
-    def given(self, job: Job, kept: dict[str, Tree], part: Part) -> Received:
-        """What some clients of the cohort receive, keep and are known by, with or without a client axis."""
+    def given(self, job: Job, kept: dict[str, Tree], part: CohortSlice) -> Received:
+        """Return the inputs of local training of some clients: model, downloads, kept state, sizes and draws.
+
+        Tensors that differ between clients have a client axis; the others are shared, which saves K copies.
+        """
         own_model = job.model.dim() == 2
         at = to_device(part.places, job.model.device)
         own = 0 if own_model else None
@@ -245,8 +250,8 @@ class Local:
         known = self._known(job.seed, job.round, part)
         return Received(known.tensors | tensors, known.axes | axes)
 
-    def _known(self, seed: int, round: int, part: Part) -> Received:
-        """What is known of clients in a round before it begins, and what is drawn for them."""
+    def _known(self, seed: int, round: int, part: CohortSlice) -> Received:
+        """Return sizes, label counts, steps and draws of a slice; cached, since `prepare` computes them ahead."""
         return self._knows.of((seed, round, part), lambda: self._find_out(seed, round, part.ids, part.plans))
 
     def _find_out(self, seed: int, round: int, ids: Sequence[int], plans: Sequence[Plan]) -> Received:
@@ -264,7 +269,7 @@ class Local:
         return Received(tensors, axes | {"chance": {s: dict.fromkeys(t, 0) for s, t in chance.items()}})
 
     def _chance(self, seed: int, round: int, numbers: Sequence[int]) -> dict[str, Tree]:
-        """What strands draw once for the round, from each client's own stream."""
+        """Return the strands' draws for the round, from each client's own stream."""
         drawn: dict[str, Tree] = {}
         w = self.setup.w
         for strand in self.job.chain.using("draw_once"):
@@ -276,9 +281,10 @@ class Local:
         return drawn
 
     def _look_ahead(self, given: Received, ids: Sequence[int], plans: Sequence[Plan]) -> dict[str, Outputs]:
-        """Frozen models' outputs on all of the clients' samples, one row each.
+        """Return the outputs of frozen models on all samples of these clients, a row for each sample.
 
-        Worth it, and exact, where inputs do not change from one epoch to the next: E epochs cost one look, not E.
+        Exact because the inputs are the same in every epoch; E epochs then cost one forward pass instead of E. Empty if
+        inputs change, or if the steps visit fewer samples than this would.
         """
         if not self.job.chain.using("views") or not self._can_look_ahead:
             return {}
@@ -292,14 +298,13 @@ class Local:
 
     @property
     def _can_look_ahead(self) -> bool:
-        """Whether a sample is the same whenever it is looked at."""
+        """Whether a sample's input is the same in every step."""
         return self.cache_views and not self.job.chain.using("batch") and not self.clients.samples.augment.active
 
     def _looked(self, ids: Sequence[int], plans: Sequence[Plan]) -> list[int]:
-        """For each client, the samples that a frozen model looks at: those of its steps, or its own where these are
-        fewer.
+        """Return for each client the samples that pass through a frozen model: its steps' or, if fewer, its own.
 
-        Each counts as it would by itself: what a method costs must not depend on which clients share a stack.
+        Each client counts as it would alone: a method's cost must not depend on which clients share a stack.
         """
         if not self._can_look_ahead:
             return [plan.samples for plan in plans]
@@ -311,7 +316,7 @@ class Local:
         return Outputs(*map(torch.cat, zip(*parts, strict=True)))
 
     def stack_size(self, clients: int) -> int:
-        """How many of so many clients go into one stack."""
+        """Return the number of clients, of `clients` in all, that go into one stack."""
         if self.kind == "loop" or clients == 0:
             return min(self.chunk, clients) or max(1, clients)
         if not self.chunk:
@@ -323,13 +328,13 @@ class Local:
         return min(self.chunk, clients)
 
     def _kept_in_memory(self) -> float:
-        """Bytes that one kind of a cohort's uploads may take; a user who sets the chunk wants them to be few."""
+        """Return the bytes that one upload of the whole cohort may take in memory before it goes to a file."""
         return FEW if self.bounded else SHARE * free_memory(self.setup.w.device)
 
 
 @contextmanager
 def explained(local: Local) -> Iterator[None]:
-    """What torch says of mistakes in hooks and batches, as a sentence."""
+    """Translate torch's errors about hooks and batches into UserErrors."""
     try:
         yield
     except RuntimeError as error:
@@ -345,7 +350,7 @@ def explained(local: Local) -> Iterator[None]:
 
 
 def _batch_of_one(local: Local) -> str:
-    """Who has one, and what helps: a client takes its only sample whatever `drop_last` says."""
+    """Name the clients with a batch of one sample, and the remedy (`drop_last` keeps a client's only sample)."""
     sizes, batch = local.clients.sizes, local.work.batch
     if len(alone := np.flatnonzero(sizes == 1)):
         return (

@@ -34,9 +34,10 @@ from fedbraid.errors import UserError
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """The same images with their channels innermost in memory: what CPU convolutions and poolings are fastest with.
+    """Return the images [B, C, H, W] in channels-last memory, the layout in which CPU convolutions are fastest.
 
-    Images of one channel lie like that already, but have to say so: torch goes by the strides.
+    Images of one channel have equal memory in both layouts, but torch chooses its kernel by the strides, so that these
+    are set explicitly.
     """
     if images.shape[1] == 1:
         return images.reshape(len(images), *images.shape[2:]).unsqueeze(-1).permute(0, 3, 1, 2)
@@ -44,7 +45,7 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 class _ChannelsLast(Layout):
-    """The same tensors, filters with their channels innermost."""
+    """A layout whose filters (4-dimensional tensors) are viewed channels-last."""
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         return {name: channels_last(t) if t.dim() == 4 else t for name, t in super().views(vector).items()}
@@ -57,14 +58,15 @@ def _for_a_cpu(model: Model, cap: float) -> Model:
 
 
 class Loop:
-    """Runs the local job for one client at a time."""
+    """Runs the local job for one client at a time, on a CPU for one client per core."""
 
     def __init__(self, job: LocalJob, clients: Clients, workers: int, cap: float) -> None:
         self.clients = clients
         self.device = clients.samples.x.device
         cores = workers or usable_cores()
         self.workers = cores if self.device.type == "cpu" else 1
-        # functional_call swaps tensors inside a module, so each worker has a copy of its own
+        # `functional_call` swaps the tensors inside a module. Two threads that shared a module would train with each
+        # other's weights, so each worker takes a job with modules of its own from this queue.
         self.jobs: SimpleQueue[LocalJob] = SimpleQueue()
         for _ in range(self.workers):
             model = job.model.to(clients.samples.dtype, self.device)
@@ -82,9 +84,15 @@ class Loop:
         looked: Sequence[int],
         meanwhile: Callable[[], None] = nothing,
     ) -> tuple[Tree, dict[str, Tree], Work]:
-        """Uploads and kept state with a leading client axis, in the order given, and the work of all.
+        """Train clients one by one; return uploads [K, ...], kept state [K, ...] and the work of all.
 
-        `cached`: frozen models' outputs on each client's samples; `looked`: how many samples they count as looked at.
+        Args:
+            given: what the clients received.
+            ids: the clients' positions; results keep this order, however threads finish.
+            plans: their plans.
+            cached: outputs of frozen models on each client's samples.
+            looked: samples that these count for.
+            meanwhile: called once a core is idle.
         """
 
         def one(job: LocalJob, k: int) -> tuple[State, Work]:
@@ -102,13 +110,13 @@ class Loop:
         return both["uploads"], both["kept"], work
 
     def _generator(self) -> Tensor:
-        """The state of torch's own generator, which is no hook's to draw from: the stack has torch say who does."""
+        """Return the state of torch's global generator, from which no hook may draw."""
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
     def _refuse_draws(self, train: Callable[[LocalJob, int], tuple[State, Work]], clients: int) -> None:
-        """Once torch's own generator has moved on: whether hooks did that, or another thread of the process.
+        """Raise UserError if a hook advanced torch's global generator, and not another thread of the process.
 
-        Clients train once more, each under a watch of its own thread. Nothing of that is kept.
+        The clients train once more under a dispatch mode, which sees only its own thread. The results are dropped.
         """
 
         def watched(job: LocalJob, k: int) -> tuple[State, Work]:
@@ -162,7 +170,7 @@ class Loop:
         return batches
 
     def _passed(self, job: LocalJob, client: int, plan: Plan) -> Work:
-        """What hooks passed over since the last call; the tally begins anew."""
+        """Return the work of passes over data since the last call, and reset the tally."""
         tally = job.tally
         work = tally.over(int(self.clients.sizes[client]), int(plan.counts[0]))
         tally.gradients = tally.views = tally.passes = tally.slopes = tally.glances = 0
@@ -171,7 +179,7 @@ class Loop:
     def _each(
         self, f: Callable[[LocalJob, int], tuple[State, Work]], clients: int, meanwhile: Callable[[], None] = nothing
     ) -> tuple[State, Work]:
-        """What `f` gives for each client, with a leading axis, and the work of all."""
+        """Return the results of `f` for each client with a leading axis, and the work of all."""
         rows = Rows(clients)
 
         def one(k: int) -> Work:
@@ -191,17 +199,17 @@ class Loop:
         try:
             for left, done in zip(reversed(range(clients)), as_completed(waiting), strict=True):
                 work += done.result()
-                if left == min(self.workers, clients) - 1:  # from now on there is a core for us
+                if left == min(self.workers, clients) - 1:  # no client waits any more: a core is idle from now on
                     meanwhile()
         finally:
             for each in waiting:
-                each.cancel()  # those that have not begun, where one has failed
+                each.cancel()  # clients that have not begun, after one has failed
             wait(waiting)
         return rows.tree, work
 
 
 class Rows:
-    """Trees of the same shape that come one by one, from several threads, and lie side by side."""
+    """Trees of the same shape that threads write side by side, each into its own row: no result waits for another."""
 
     def __init__(self, count: int) -> None:
         self.count = count

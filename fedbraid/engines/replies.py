@@ -1,4 +1,4 @@
-"""Replies that are already here, with a leading client axis: in memory, or part by part in a file."""
+"""Replies of a cohort with a leading client axis, in memory or part by part in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedbraid.engines.transfer import to_device
 
 
 class Answers(Replies, Protocol):
-    """Replies, and what they took."""
+    """Replies with the work and the bytes that they cost."""
 
     @property
     def work(self) -> Work: ...
@@ -33,8 +33,8 @@ class Answers(Replies, Protocol):
     def of_those_at(self, places: np.ndarray) -> Answers: ...
 
 
-class Scratch:
-    """A file without a name, which is gone with its last reader, however the process ends."""
+class ScratchFile:
+    """An unnamed temporary file: the system deletes it with its last reader, however the process ends."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed below)
@@ -43,27 +43,29 @@ class Scratch:
         self._file.close()
 
     def append(self, values: Tensor) -> int:
-        """Write `values` at the end; where they begin."""
+        """Append `values`; return the offset at which they begin."""
         begin = self._file.seek(0, os.SEEK_END)
         self._file.write(_bytes(values.detach().cpu().contiguous()))
         return begin
 
     def fill(self, values: Tensor, begin: int) -> None:
-        """Read into `values`, a contiguous tensor on the CPU."""
+        """Read from offset `begin` into `values`, a contiguous tensor on the CPU."""
         self._file.seek(begin)
         self._file.readinto(_bytes(values))
 
 
 @dataclass(frozen=True, eq=False)
-class Filed:
-    """One of a cohort's uploads [C, ...] in a file, for some clients at a time."""
+class FiledUploads:
+    """One of a cohort's uploads [C, ...] in a file, read for some clients at a time."""
 
-    file: Scratch
+    file: ScratchFile
     like: Tensor  # [0, ...]
-    parts: list[tuple[Tensor, int]] = field(default_factory=list)  # places in the cohort, and where their values begin
+    parts: list[tuple[Tensor, int]] = field(
+        default_factory=list
+    )  # positions in the cohort, and offsets of their values
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Places in the cohort, and the values of those who stand there."""
+        """Yield positions in the cohort and the values of these clients."""
         for places, begin in self.parts:
             values = torch.empty((len(places), *self.like.shape[1:]), dtype=self.like.dtype)
             self.file.fill(values, begin)
@@ -80,13 +82,13 @@ class Filed:
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """A cohort's uploads as tensors [C, ...], in the cohort's order."""
+    """A cohort's uploads as tensors [C, ...], in the order of the cohort."""
 
     uploads: Tree
     work: Work
     frozen: int = 0  # parameters of the model that are not trained and need not be sent back
-    came: np.ndarray | None = None  # places in the job's cohort that replied; None = all of them
-    filed: Mapping[str, Filed] = field(default_factory=dict)  # uploads too large for all of them to be in memory
+    came: np.ndarray | None = None  # positions in the job's cohort that replied; None = all of them
+    filed: Mapping[str, FiledUploads] = field(default_factory=dict)  # uploads of which not all fit in memory
 
     def each(self, key: str) -> Tensor:
         if key not in self.filed:
@@ -106,7 +108,7 @@ class Stacked:
         return total
 
     def parts(self, key: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """Places among the replies and the values of those who stand there: all at once, or as they lie in a file."""
+        """Yield positions among the replies and their values: all at once from memory, or part by part from a file."""
         if key in self.filed:
             yield from self.filed[key]
         else:
@@ -114,12 +116,12 @@ class Stacked:
             yield torch.arange(len(values), device=values.device), values
 
     def of_those_at(self, places: np.ndarray) -> Stacked:
-        """The same, where the job was one for those at `places` of a larger cohort."""
+        """Return the replies of a job that was for the clients at `places` of a larger cohort."""
         return replace(self, came=places if self.came is None else places[self.came])
 
     @property
     def bytes_up(self) -> int:
-        """What the cohort sends back; numbers for the log do not count, nor do parameters that are not trained."""
+        """Bytes that the cohort sends; values for the log and parameters that are not trained do not count."""
         counted = {key: value for key, value in self.uploads.items() if key not in FOR_THE_LOG}
         total = nbytes(counted) + sum(filed.nbytes for key, filed in self.filed.items() if key not in FOR_THE_LOG)
         model = self.filed["model"].like if "model" in self.filed else self.uploads.get("model")
@@ -129,24 +131,24 @@ class Stacked:
         return total - self.frozen * clients * model.element_size()
 
 
-class Inbox:
-    """Uploads of a cohort that come part by part. Those that would take more than `most` bytes go to a file."""
+class UploadCollector:
+    """Collects uploads of a cohort that arrive slice by slice; those above `most` bytes go to a file."""
 
     def __init__(self, clients: int, most: float) -> None:
         self.clients, self.most = clients, most
         self._small: list[Tree] = []
         self._places: list[np.ndarray] = []
-        self._filed: dict[str, Filed] = {}
-        self._file: Scratch | None = None
+        self._filed: dict[str, FiledUploads] = {}
+        self._file: ScratchFile | None = None
 
     def add(self, places: np.ndarray, uploads: Tree) -> None:
-        """What the clients at `places` of the cohort sent."""
+        """Add the uploads [n, ...] of the clients at `places` of the cohort."""
         each = {key: nbytes(value) // len(places) for key, value in uploads.items()}
         large = {key for key in uploads if each[key] * self.clients > self.most and len(places) < self.clients}
         for key in sorted(large):
             values = uploads[key]
             if key not in self._filed:
-                self._filed[key] = Filed(self._file or Scratch(), values.new_empty((0, *values.shape[1:])))
+                self._filed[key] = FiledUploads(self._file or ScratchFile(), values.new_empty((0, *values.shape[1:])))
                 self._file = self._filed[key].file
             at = to_device(places, values.device)
             self._filed[key].parts.append((at, self._filed[key].file.append(values)))
@@ -154,7 +156,7 @@ class Inbox:
         self._places.append(places)
 
     def replies(self, work: Work, frozen: int = 0) -> Stacked:
-        """Everything that came, in the cohort's order."""
+        """Return everything that was added, in the order of the cohort."""
         small = self._small[0]
         if len(self._small) > 1:
             small = {key: torch.cat([part[key] for part in self._small]) for key in small}
@@ -172,5 +174,5 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _bytes(values: Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU."""
+    """Return the memory of a contiguous CPU tensor."""
     return values.flatten().view(torch.uint8).numpy().data

@@ -21,10 +21,7 @@ from fedbraid.data.partitions.ranges import LABEL_RANGES, ranges
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs and labels. Bytes stay bytes and are normalised as they are used; other numbers are normalised once.
-
-    Texts stay the numbers of their tokens.
-    """
+    """Inputs and labels on the device. Bytes are normalised when used, floats once; texts are token numbers."""
 
     x: Tensor
     y: Tensor
@@ -61,17 +58,17 @@ class Samples:
         return len(self.y)
 
     def at(self, index: Tensor) -> Samples:
-        """Those at `index` and no others."""
+        """Return the samples at `index` [n] alone."""
         return replace(self, x=picked(self.x, index), y=picked(self.y, index))
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """`y` on the host."""
+        """Labels `y` on the host."""
         labels: np.ndarray = self.y.cpu().numpy()
         return labels
 
     def inputs(self, index: Tensor) -> Tensor:
-        """The samples at `index`, of any shape, as the network takes them."""
+        """Return the network inputs [*index.shape, ...] of the samples at `index`."""
         x = picked(self.x, index)
         return x.long() if self.is_text else self._normalised(x.to(self.dtype))
 
@@ -89,7 +86,7 @@ class Samples:
         return x if self.shift is None or self.scale is None else (x - self.shift) / self.scale
 
     def targets(self, index: Tensor) -> Tensor:
-        """Labels as shares of 1 per class, or the numbers of a regression."""
+        """Return labels as shares of each class [*index.shape, C], or the values of a regression [*index.shape]."""
         if not self.classes:
             return picked(self.y, index)
         return picked(torch.eye(self.classes, device=self.y.device, dtype=self.dtype), picked(self.y, index))
@@ -99,7 +96,7 @@ class Samples:
 
 
 def picked(rows: Tensor, index: Tensor) -> Tensor:
-    """`rows[index]`, by whole rows: on a CPU several times faster than indexing."""
+    """Return `rows[index]` by `index_select`, which is several times faster than indexing on a CPU."""
     if index.dim() == 1:
         return rows.index_select(0, index)
     return rows.index_select(0, index.flatten()).reshape(*index.shape, *rows.shape[1:])
@@ -107,13 +104,13 @@ def picked(rows: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """Who holds which samples, on the device; client k's are `order[offsets[k] : offsets[k + 1]]`."""
+    """The samples of each client on the device: client k holds `order[offsets[k] : offsets[k + 1]]`."""
 
     samples: Samples
     order: Tensor  # [n] indices into the samples, client by client
     offsets: np.ndarray  # [clients + 1]
     label_counts: Tensor  # [clients, classes]
-    numbers: np.ndarray | None = None  # [clients] theirs in the population; None = everybody is here, in order
+    numbers: np.ndarray | None = None  # [clients] their numbers in the population; None = all clients, in order
 
     @staticmethod
     def of(
@@ -142,7 +139,7 @@ class Clients:
         return np.diff(self.offsets)
 
     def only(self, numbers: Sequence[int]) -> Clients:
-        """The clients of these numbers, with no more samples than theirs."""
+        """Return the clients of these numbers, with their samples alone."""
         at = self.places(numbers)
         theirs = torch.cat([self.own(place) for place in at])
         order = torch.arange(len(theirs), device=theirs.device)
@@ -151,11 +148,11 @@ class Clients:
         return Clients(self.samples.at(theirs), order, offsets, self.label_counts[at], whose)
 
     def places(self, numbers: Iterable[int]) -> list[int]:
-        """Where the clients of these numbers are."""
+        """Return the positions here of the clients of these numbers."""
         return [int(k) for k in numbers] if self.numbers is None else [self._place[int(k)] for k in numbers]
 
     def numbered(self, places: Iterable[int]) -> list[int]:
-        """The inverse of `places`."""
+        """Return the numbers of the clients at these positions: the inverse of `places`."""
         return [int(k) if self.numbers is None else int(self.numbers[k]) for k in places]
 
     @cached_property
@@ -164,5 +161,5 @@ class Clients:
         return {int(number): place for place, number in enumerate(self.numbers)}
 
     def own(self, client: int) -> Tensor:
-        """The indices of one client's samples."""
+        """Return the indices of one client's samples."""
         return self.order[self.offsets[client] : self.offsets[client + 1]]

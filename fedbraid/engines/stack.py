@@ -22,7 +22,7 @@ from torch.func import vmap
 from fedbraid.core.batch import Batch
 from fedbraid.core.client_step import Batches, LocalJob, State, Work, keep_unless, no_batches
 from fedbraid.core.gradient import gradient
-from fedbraid.core.memo import Latest
+from fedbraid.core.memo import Memo
 from fedbraid.core.model import Model
 from fedbraid.core.outputs import Outputs
 from fedbraid.core.plan import Ints, Plan
@@ -31,28 +31,28 @@ from fedbraid.core.round import nothing
 from fedbraid.core.tree import Tree, grow, leaves, rebuild, rows
 from fedbraid.engines.codegen.trace import Flat, trace
 from fedbraid.engines.graph import Captured
-from fedbraid.engines.kernels.gradient_buffer import Room
+from fedbraid.engines.kernels.gradient_buffer import GradientBuffer
 from fedbraid.engines.kernels.stacked_layers import for_stacks
 from fedbraid.engines.samples import Clients, picked
-from fedbraid.engines.step_schedule import Stretch, Timetable, make_timetable, rung
+from fedbraid.engines.step_schedule import StepSchedule, Stretch, make_schedule, rung
 from fedbraid.engines.transfer import to_device
 
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """What clients received: tensors, and which of them carry a client axis (0) or are shared (None)."""
+    """Tensors that clients received, and for each its client axis: 0, or None if all clients share it."""
 
     tensors: State
     axes: Any
 
     def __getitem__(self, index: Any) -> State:
-        """Some of the clients; shared tensors stay whole."""
+        """Return the tensors of some clients; shared tensors stay whole."""
         some: State = _map2(self.tensors, self.axes, lambda t, axis: t if axis is None else t[index])
         return some
 
 
 class Stack:
-    """Runs the local job for many clients at once."""
+    """Runs the local job for K clients at once. Every tensor of the state has the client axis first: [K, ...]."""
 
     def __init__(
         self, job: LocalJob, clients: Clients, capacity: int | None = None, precision: Precision = "highest"
@@ -64,7 +64,7 @@ class Stack:
         self.align = any(s.every_epoch for s in job.chain)  # whether local epochs begin together
         self.gradients, self.views = 1, 0  # looks at a batch per local step, counted when the step is made
         self.passed: list[Work] = []  # for each client of the last stack, samples that its hooks passed over
-        self._prepared: Latest[tuple[Timetable, State]] = Latest()
+        self._prepared: Memo[tuple[StepSchedule, State]] = Memo()
         self._programs: dict[tuple[Any, ...], Flat] = {}
         self._captured: Captured | None = None
 
@@ -78,7 +78,15 @@ class Stack:
         cached: Mapping[str, Outputs],
         meanwhile: Callable[[], None] = nothing,
     ) -> tuple[Tree, dict[str, Tree]]:
-        """Uploads and kept state of clients sorted longest first. `cached`: frozen models' outputs, row by row."""
+        """Train the clients `ids`; return their uploads and kept state [K, ...].
+
+        Args:
+            given: what the clients received.
+            ids: the clients' positions, longest plan first (see `step_schedule`).
+            plans: their plans, in the same order.
+            cached: outputs of frozen models, a row for each sample of these clients, in order.
+            meanwhile: called once while the device is busy.
+        """
         self.passed = [Work()] * len(ids)
         own = self._own(ids, plans)
         state: State = self._begun(given, own, len(plans))
@@ -98,10 +106,10 @@ class Stack:
         seen: State,
         meanwhile: Callable[[], None],
     ) -> State:
-        """After all local steps; `meanwhile` is for who leaves them to other threads."""
-        timetable, plan = self._timed(ids, plans)
+        """Return the state after all local steps; engines that train on other threads call `meanwhile` here."""
+        schedule, plan = self._schedule_of(ids, plans)
         train = self._train_captured if self.device.type == "cuda" else self._train_traced
-        return train(state, given, plan, timetable, own, seen)
+        return train(state, given, plan, schedule, own, seen)
 
     def _begun(self, given: Received, own: Tree, clients: int) -> State:
         state: State
@@ -118,15 +126,15 @@ class Stack:
         return uploads, kept
 
     def prepare(self, ids: Sequence[int], plans: Sequence[Plan]) -> None:
-        """Do now what can be done for these clients before they are trained."""
-        self._timed(ids, plans)
+        """Prepare the schedule of these clients before they are trained."""
+        self._schedule_of(ids, plans)
 
-    def _timed(self, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[Timetable, State]:
-        """The plans of a stack side by side, here and on the device."""
+    def _schedule_of(self, ids: Sequence[int], plans: Sequence[Plan]) -> tuple[StepSchedule, State]:
+        """Return the schedule of a stack, and its tensors on the device."""
 
-        def make() -> tuple[Timetable, State]:
-            timetable = make_timetable(plans, align_epochs=self.align)
-            return timetable, self._on_device(timetable, ids)
+        def make() -> tuple[StepSchedule, State]:
+            schedule = make_schedule(plans, align_epochs=self.align)
+            return schedule, self._on_device(schedule, ids)
 
         return self._prepared.of(plans, make)
 
@@ -137,7 +145,7 @@ class Stack:
         return answers
 
     def _passing(self, own: Tree, f: Callable[..., Any], *args: Any) -> Any:
-        """`f(*args)`, counting the samples of its passes over the data of the clients in `own`."""
+        """Return `f(*args)`, and add the samples of its passes over data to `self.passed` for the clients in `own`."""
         tally = self.job.tally
         tally.passes = tally.slopes = tally.glances = 0
         result = f(*args)
@@ -158,7 +166,11 @@ class Stack:
     # --- the local step for K clients
 
     def _look_up(self, row: State, seen: State) -> State:
-        """The batches of a row of the plan, or of several: images, labels, which are real, what was drawn and seen."""
+        """Return the batches of one row of the plan or of several, with mask, draws and cached outputs.
+
+        `row["index"]` is [..., K, B]. Positions from a batch's count on are padding: they repeat some sample and have
+        mask 0, so no loss and no statistic may count them.
+        """
         samples, index = self.clients.samples, row["index"]
         return {
             "x": samples.training_inputs(index, row["draws"]),
@@ -169,7 +181,10 @@ class Stack:
         }
 
     def _step(self, axes: Any, guarded: bool, state: State, given: State, batches: State) -> State:
-        """One step of every client in `state`; `guarded` where some of them have nothing to do."""
+        """Take one step of every client in `state`. `guarded`: some are idle, and keep their state unchanged.
+
+        The guard costs a `torch.where` on every tensor of the state, so programs without idle clients leave it out.
+        """
 
         def one(state: State, given: State, b: State) -> State:
             outputs = {name: Outputs(out["logits"], out["features"]) for name, out in b["seen"].items()}
@@ -182,7 +197,7 @@ class Stack:
 
     @contextmanager
     def _counting(self, cached: bool) -> Iterator[None]:
-        """Notes how often a step looks at its batch."""
+        """Count the evaluations of the objective and of frozen models while a step is traced or captured."""
         tally = self.job.tally
         before = tally.gradients, tally.views
         yield
@@ -191,7 +206,7 @@ class Stack:
         tally.gradients, tally.views = before
 
     def _program(self, axes: Any, guarded: bool, example: dict[str, State]) -> Flat:
-        """The step as a flat list of operations on leaves, made once for each shape it is called with."""
+        """Return the step as a flat list of operations on leaves, traced once for each combination of shapes."""
         key = (guarded, str(axes), *(tuple(t.shape) for t in leaves(example)))
         if key not in self._programs:
 
@@ -203,35 +218,37 @@ class Stack:
             self._programs[key] = trace(flat, leaves(example))
         return self._programs[key]
 
-    # --- running a timetable
+    # --- running a schedule
 
     def _train_traced(
         self,
         state: State,
         given: Received,
         plan: State,
-        timetable: Timetable,
+        schedule: StepSchedule,
         own: Tree,
         seen: State,
     ) -> State:
-        everybody = len(timetable.counts)
+        everybody = len(schedule.counts)
         idle: list[list[Tensor]] = []
         live, size, guarded = [t.contiguous() for t in leaves(state)], everybody, False
         now, program = given.tensors, None
-        for t, active in enumerate(timetable.active):
+        for t, active in enumerate(schedule.active):
             fits = rung(int(active), everybody)
-            if fits > size:  # a new epoch: those who had finished the last one come back
+            # `idle` holds the slices that left, last one nearest to the live prefix: joined in reverse order they
+            # restore the order of the clients, on which every other tensor of the round relies.
+            if fits > size:  # a new aligned epoch: clients that had finished the last one train again
                 live, idle, size = _joined([live, *reversed(idle)]), [], everybody
-            if fits < size:  # clients with nothing more to do leave the stack
+            if fits < size:  # clients whose steps are done leave the stack
                 idle.append([v[fits:] for v in live])
                 live = [v[:fits] for v in live]
             if fits != len(now["steps"]):
                 now, program = given[:fits], None
             size = fits
             row = rows(plan, (t, slice(size)))
-            if timetable.new_epoch[t] and t:
+            if schedule.new_epoch[t] and t:
                 live = leaves(self._new_epoch(rebuild(state, live), given, now, own, row["counts"] > 0))
-            padded = bool((timetable.counts[:size, t] == 0).any())
+            padded = bool((schedule.counts[:size, t] == 0).any())
             if program is None or padded != guarded:
                 example = {"state": rebuild(state, live), "given": now, "row": row, "seen": seen}
                 guarded, program = padded, self._program(given.axes, padded, example)
@@ -241,7 +258,7 @@ class Stack:
         return finished
 
     def _new_epoch(self, state: State, given: Received, now: State, own: Tree, begins: Tensor) -> State:
-        """The state of the first clients of a stack, anew for those that begin a local epoch."""
+        """Return the state of the first clients, with the memory refreshed of those that begin a local epoch."""
         if not any(s.every_epoch for s in self.job.chain.using("begin")):
             return state
 
@@ -257,20 +274,20 @@ class Stack:
         state: State,
         given: Received,
         plan: State,
-        timetable: Timetable,
+        schedule: StepSchedule,
         own: Tree,
         seen: State,
     ) -> State:
-        clients = len(timetable.counts)
+        clients = len(schedule.counts)
         fixed = {"state": state, "given": given.tensors, "plan": plan, "seen": seen}
         if self._captured is None or not self._captured.fits(fixed, given.axes):
             self._captured = None  # frees the old memory first
             self._captured = Captured(fixed, given.axes, max(self.capacity or 0, clients))
         captured = self._captured
         captured.load(fixed)
-        for stretch in timetable.stretches(captured.capacity):
+        for stretch in schedule.stretches(captured.capacity):
             if stretch.begins_epoch and stretch.start:
-                active = int(timetable.active[stretch.start])
+                active = int(schedule.active[stretch.start])
                 live = rows(captured.state, slice(active))
                 row = rows(captured.plan, (stretch.start, slice(active)))
                 now = Received(captured.given, given.axes)
@@ -280,7 +297,7 @@ class Stack:
         return finished
 
     def _steps(self, captured: Captured, axes: Any, stretch: Stretch, steps: int) -> None:
-        """Steps that follow one another, with all their batches looked up at once."""
+        """Take consecutive steps within a graph; their batches are looked up at once, in one gather."""
         live: State = rows(captured.state, slice(stretch.size))
         now = Received(captured.given, axes)[: stretch.size]
         batches = self._look_up(captured.rows(stretch.size, steps), captured.seen)
@@ -290,17 +307,17 @@ class Stack:
 
     # --- data on the device
 
-    def _on_device(self, timetable: Timetable, ids: Sequence[int]) -> State:
-        """The timetable as tensors [T, K, ...]: sample indices, rows of the cached outputs, counts and draws."""
+    def _on_device(self, schedule: StepSchedule, ids: Sequence[int]) -> State:
+        """Return the schedule as tensors [T, K, ...]: sample indices, rows of the cached outputs, counts and draws."""
         whose = np.arange(len(ids))[:, None, None]
-        plan = self._as_tensors(timetable.positions, timetable.counts, timetable.draws, ids, whose)
+        plan = self._as_tensors(schedule.positions, schedule.counts, schedule.draws, ids, whose)
         turned: State = grow(plan, lambda t: t.transpose(0, 1))
         return turned
 
     def _as_tensors(
         self, positions: Ints, counts: Ints, draws: Mapping[str, np.ndarray], ids: Sequence[int], whose: Ints
     ) -> State:
-        """Local steps on the device; `whose` is each one's place in `ids`."""
+        """Return local steps as tensors on the device; `whose` is the position in `ids` of each step's client."""
         mine = np.asarray(ids)[whose]
         at = to_device(positions, self.device)
         plan: State = {
@@ -314,7 +331,7 @@ class Stack:
         return plan
 
     def _own(self, ids: Sequence[int], plans: Sequence[Plan]) -> Tree:
-        """Each client's samples in batches [K, batches, B], and its first batch, where a hook may want to see them."""
+        """Return each client's samples in batches [K, batches, B] and its first batch, if a hook may read them."""
         if not any(self.job.chain.using(hook) for hook in ("begin", "end", "probe")):
             return {"sizes": torch.zeros(len(ids), dtype=torch.int64, device=self.device)}
         sizes, starts = self.clients.sizes[list(ids)], self.clients.offsets[list(ids)]
@@ -335,7 +352,7 @@ class Stack:
         return tensors | {key: self.clients.order[tensors[key]] for key in ("index", "first")}
 
     def _batches(self, own: Tree) -> Batches:
-        """One client's data, batch by batch; padding has mask 0."""
+        """Return the iterator over one client's data, batch by batch; padding has mask 0."""
 
         def batch(index: Tensor, count: Tensor) -> Batch:
             mask = torch.arange(len(index), device=self.device) < count
@@ -352,16 +369,17 @@ class Stack:
 
 
 def _with_kernels(model: Model, clients: Clients, precision: Precision) -> Model:
-    """The model with layers by kernels of our own, where there are any for this device and these numbers."""
+    """Return the model with this package's CUDA kernels, or unchanged if device, dtype or Triton rule them out."""
     samples = clients.samples
     if samples.x.device.type != "cuda" or samples.dtype != torch.float32 or find_spec("triton") is None:
         return model
-    fine, room = precision == "high", Room()
-    training, evaluating = for_stacks(model.training, fine, room), for_stacks(model.evaluating, fine)
-    return replace(model, training=training, evaluating=evaluating, parts=room.views)
+    fine, buffer = precision == "high", GradientBuffer()
+    training, evaluating = for_stacks(model.training, fine, buffer), for_stacks(model.evaluating, fine)
+    return replace(model, training=training, evaluating=evaluating, parts=buffer.views)
 
 
 def as_tables(cached: Mapping[str, Outputs]) -> State:
+    """Return cached outputs as a tree of tensors."""
     return {name: {"logits": out.logits, "features": out.features} for name, out in cached.items()}
 
 
@@ -370,7 +388,7 @@ Placed = tuple[Tensor, int | None]
 
 
 def with_axes(tree: Any, axes: Any) -> list[Placed]:
-    """The tensors of a tree, each with its client axis; `axes` is one for all, or a tree of them."""
+    """Return the tensors of a tree, each with its client axis; `axes` is one for all, or a tree of them."""
     if isinstance(tree, Tensor):
         return [(tree, axes)]
     branches = [(branch, axes[key] if isinstance(axes, dict) else axes) for key, branch in tree.items()]

@@ -1,7 +1,8 @@
-"""When each client of a stack takes its steps.
+"""The schedule of a stack: the time at which each client takes each local step.
 
-Clients are sorted so that those with most to do come first; the ones still training are then always a prefix of the
-stack, and finished clients leave it by slicing.
+Invariant: clients are sorted by their number of steps, longest first. The clients that still train are then always a
+prefix of the stack, so that finished ones leave by slicing (a view) instead of by gathering rows (a copy of all
+states). A stack in any other order would train the wrong clients.
 """
 
 from __future__ import annotations
@@ -15,24 +16,27 @@ from numpy.typing import NDArray
 from fedbraid.core.plan import Plan
 
 Times = slice | NDArray[np.int64]
-"""Of one client's steps, in the time of its stack."""
+"""Times of one client's steps within the schedule of its stack."""
 
 
 @dataclass(frozen=True, eq=False)
-class Timetable:
-    """Stack time runs from 0 to T; a client with nothing to do at a time has count 0 there."""
+class StepSchedule:
+    """Plans of K clients side by side, over times 0 to T; a client without a step at some time has count 0 there."""
 
     positions: NDArray[np.int64]  # [K, T, B]
     counts: NDArray[np.int64]  # [K, T]
     draws: dict[str, np.ndarray]  # [K, T, ...]
-    active: NDArray[np.int64]  # [T] length of the prefix that has work
-    new_epoch: NDArray[np.bool_]  # [T] whether clients of the prefix begin a local epoch, where they do so together
+    active: NDArray[np.int64]  # [T] length of the prefix of clients that still train
+    new_epoch: NDArray[np.bool_]  # [T] True where clients begin a local epoch (False everywhere if not aligned)
 
     def __len__(self) -> int:
         return len(self.active)
 
     def stretches(self, capacity: int) -> Iterator[Stretch]:
-        """The timetable cut into stretches, for stacks of the sizes that `rung` gives."""
+        """Yield the schedule as stretches of like steps, with stack sizes from `rung(active, capacity)`.
+
+        A CUDA graph is captured for each (size, guarded) pair, so fewer distinct stretches mean fewer captures.
+        """
         clients = len(self.counts)
         sizes = np.array([rung(int(active), capacity) for active in self.active])
         reach = np.arange(clients)[:, None] < sizes
@@ -47,22 +51,26 @@ class Timetable:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps that follow one another and are alike."""
+    """Consecutive steps with the same stack size and the same guard, which one captured program can take."""
 
     start: int
     steps: int
-    size: int  # of the stack
-    guarded: bool  # whether some of its clients have nothing to do
-    begins_epoch: bool  # whether clients of the prefix begin a local epoch with the first step
+    size: int  # clients in the stack, idle ones included
+    guarded: bool  # some of them are idle in some step: their state must be kept by `torch.where`
+    begins_epoch: bool  # the first step begins a local epoch
 
 
 def longest_first(plans: Sequence[Plan]) -> NDArray[np.int64]:
-    """The order in which clients stand in a stack."""
+    """Return the order of the clients in a stack. Ties keep their order, so that the result is deterministic."""
     return np.argsort([-len(plan) for plan in plans], kind="stable")
 
 
-def make_timetable(plans: Sequence[Plan], *, align_epochs: bool) -> Timetable:
-    """Plans of a stack (longest first) side by side. Aligned, all clients begin each local epoch together."""
+def make_schedule(plans: Sequence[Plan], *, align_epochs: bool) -> StepSchedule:
+    """Return the schedule of `plans`, which must be sorted longest first.
+
+    With `align_epochs` all clients begin each local epoch at the same time, and those with fewer steps in an epoch
+    wait: strands that refresh their memory at each epoch then do so for the whole stack at once.
+    """
     times, length = _aligned(plans) if align_epochs else _from_the_start(plans)
     clients, width = len(plans), plans[0].positions.shape[1]
     positions = np.zeros((clients, length, width), dtype=np.int64)
@@ -75,7 +83,7 @@ def make_timetable(plans: Sequence[Plan], *, align_epochs: bool) -> Timetable:
         for key, value in plan.draws.items():
             draws[key][k, at] = value
     active = clients - np.argmax(counts[::-1] > 0, axis=0)
-    return Timetable(positions, counts, draws, active, new_epoch)
+    return StepSchedule(positions, counts, draws, active, new_epoch)
 
 
 def _from_the_start(plans: Sequence[Plan]) -> tuple[list[Times], int]:
@@ -94,9 +102,10 @@ def _aligned(plans: Sequence[Plan]) -> tuple[list[Times], int]:
 
 
 def rung(clients: int, capacity: int) -> int:
-    """The stack size that holds `clients`: one of a few, so that few programs are made.
+    """Return the stack size to use for `clients`: the next number with at most three significant bits.
 
-    Sizes have at most three significant bits, which wastes at most a fifth of a stack.
+    Every size needs a program (or a CUDA graph) of its own. Rounding up leaves four sizes for each power of two and
+    wastes at most a fifth of a stack on idle clients. The result never exceeds `capacity`.
     """
     step = 1 << max(0, clients.bit_length() - 3)
     return min(-(-clients // step) * step, capacity)

@@ -1,4 +1,4 @@
-"""From the host to the device, and back."""
+"""Copies between the host and the device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 
 def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """`values` as a tensor there; a GPU is not waited for, so that the host can work ahead of it.
+    """Return `values` as a tensor on `device`, without waiting for a GPU.
 
-    `dtype` is what floating-point numbers become; others keep theirs.
+    Floating-point values are converted to `dtype` if it is given; other types are kept. The copy to a GPU starts from
+    pinned memory, because a copy from pageable memory blocks the host until it has ended.
     """
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)
     if dtype is not None and tensor.is_floating_point():
@@ -20,10 +21,11 @@ def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = Non
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-class Reading:
-    """Numbers on their way to the host: the copy is queued now, behind what makes them, and waited for when read.
+class HostCopy:
+    """An asynchronous copy to the host: queued on the current stream now, waited for in `numpy`.
 
-    So a host can start the next round before it reads what came of the last.
+    The host can start the next round before it reads the results of the last. Without the event, `numpy` could return
+    memory that the GPU has not written yet.
     """
 
     def __init__(self, values: Tensor) -> None:

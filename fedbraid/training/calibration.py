@@ -24,7 +24,7 @@ from fedbraid.core.tree import Tree
 from fedbraid.data.paths import cache_directory
 from fedbraid.engines.compiled import Compiled
 from fedbraid.engines.cpu import one_thread, usable_cores
-from fedbraid.engines.local_engine import Kind, Local, Store
+from fedbraid.engines.local_engine import EngineKind, Local, Store
 from fedbraid.errors import UserError
 from fedbraid.storage.files import write_json
 from fedbraid.version import __version__
@@ -54,20 +54,20 @@ class Seconds:
     stack: float | None = None
     compiled: float | None = None
 
-    def fastest(self, usual: Kind) -> Kind:
+    def fastest(self, usual: EngineKind) -> EngineKind:
         """The fastest of those that were tried; what is usual where there is nothing to compare."""
-        known: dict[Kind, float] = {kind: s for kind, s in self._pairs() if s is not None}
+        known: dict[EngineKind, float] = {kind: s for kind, s in self._pairs() if s is not None}
         return min(known, key=known.__getitem__) if len(known) > 1 else usual
 
     def __str__(self) -> str:
         known = [f"{kind} {1e6 * s:.0f} µs" for kind, s in self._pairs() if s is not None]
         return f"a client's local step: {', '.join(known)}"
 
-    def _pairs(self) -> list[tuple[Kind, float | None]]:
+    def _pairs(self) -> list[tuple[EngineKind, float | None]]:
         return [("loop", self.loop), ("stack", self.stack), ("compiled", self.compiled)]
 
 
-def settled(simulation: Simulation, made: Callable[[Kind], Local]) -> Local:
+def settled(simulation: Simulation, made: Callable[[EngineKind], Local]) -> Local:
     """The engine for this federation, which `made` makes: what the configuration asks for, or the fastest."""
     config, usual = simulation.config.engine, simulation.local
     if config.here == "compiled":
@@ -86,7 +86,7 @@ def settled(simulation: Simulation, made: Callable[[Kind], Local]) -> Local:
     return usual if kind == usual.kind else made(kind)
 
 
-def _tried(simulation: Simulation, made: Callable[[Kind], Local]) -> Seconds:
+def _tried(simulation: Simulation, made: Callable[[EngineKind], Local]) -> Seconds:
     """The loop and the stack: over a whole round where that is quick, else over a few steps of a few clients."""
     job, work = _first_job(simulation, simulation.local), simulation.config.local
     loop, stack = made("loop"), simulation.local
@@ -103,7 +103,7 @@ def _tried(simulation: Simulation, made: Callable[[Kind], Local]) -> Seconds:
     return Seconds(_timed(_trial(loop, few), several), _timed(_trial(stack, few), job) * thinning)
 
 
-def _compiled_seconds(simulation: Simulation, made: Callable[[Kind], Local], worth: bool) -> float | None:
+def _compiled_seconds(simulation: Simulation, made: Callable[[EngineKind], Local], worth: bool) -> float | None:
     """A local step by machine code, or None where that cannot be had: not at all, or not at once and not worth it."""
     engine = made("compiled")
     trial = _trial(engine if worth else replace(engine, compile_seconds=0.0), engine.work)

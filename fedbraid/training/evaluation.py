@@ -15,7 +15,7 @@ from fedbraid.core.model import Model
 from fedbraid.core.task import task_loss
 from fedbraid.data.dataset import Partition
 from fedbraid.engines.samples import Samples
-from fedbraid.engines.transfer import Reading
+from fedbraid.engines.transfer import HostCopy
 
 BATCH, LARGE = 1024, 4096
 """Test samples that are looked at together, on a CPU and on a GPU."""
@@ -48,8 +48,8 @@ def launch_evaluation(model: Model, w: Tensor, buffers: Tensor, test: Samples, m
             right.append(logits.argmax(-1) == test.y[index])
         if metrics:
             answers.append(logits)
-    more = Reading(measured(metrics, torch.cat(answers), test.y)) if metrics else None
-    loss, found = Reading(losses / len(test)), Reading(torch.cat(right)) if right else None
+    more = HostCopy(measured(metrics, torch.cat(answers), test.y)) if metrics else None
+    loss, found = HostCopy(losses / len(test)), HostCopy(torch.cat(right)) if right else None
 
     def scores() -> tuple[dict[str, Any], np.ndarray]:
         scored: dict[str, Any] = {"accuracy": None, "loss": float(loss.numpy()), "per_class": None}

@@ -20,7 +20,7 @@ from fedbraid.core import sampling
 from fedbraid.core.chain import Chain
 from fedbraid.core.client_step import FOR_THE_LOG, Work
 from fedbraid.core.code import own_code
-from fedbraid.core.memo import Latest
+from fedbraid.core.memo import Memo
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.round import Job, Server, one_round, refuse_no_mean
@@ -29,7 +29,7 @@ from fedbraid.core.strand import Cohort, Setup
 from fedbraid.engines.base import Engine
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.replies import Answers
-from fedbraid.engines.transfer import Reading, to_device
+from fedbraid.engines.transfer import HostCopy, to_device
 from fedbraid.privacy import budget as privacy
 from fedbraid.storage.client_store import ClientStore
 from fedbraid.training.evaluation import validation
@@ -86,7 +86,7 @@ class Federation(ABC):
     finite: bool = field(default=True, kw_only=True)  # whether the model was finite after the round that was read last
     read_at: float = field(default=0.0, kw_only=True)  # when that was
     own_code: dict[str, str] = field(init=False)  # digests of code of one's own, as it was loaded
-    _cohort: Latest[Cohort] = field(default_factory=Latest, init=False, repr=False)
+    _cohort: Memo[Cohort] = field(default_factory=Memo, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.own_code = own_code(
@@ -206,7 +206,7 @@ class Federation(ABC):
         told = privacy.report(self.chain, self.release(), self.drawn)
         w, place, shared = self.server.w, self.server.round, self.server.shared
         sums = [replies.each(key).sum() for key in FOR_THE_LOG] if replies is not None else [w.new_zeros(())] * 2
-        totals = Reading(torch.stack([*w.aminmax(), *sums, *shared.values()]))
+        totals = HostCopy(torch.stack([*w.aminmax(), *sums, *shared.values()]))
         analysed: dict[str, Any] = {}
         if replies is not None and self.watched:
             analysed = of_trained(self.watches, TrainedRound(before, self.server, job, replies))

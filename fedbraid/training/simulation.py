@@ -26,7 +26,7 @@ from fedbraid.data.groups import class_groups
 from fedbraid.data.noise import noisy
 from fedbraid.data.validation import Divided, divided
 from fedbraid.engines.device import ready
-from fedbraid.engines.local_engine import Kind, Local, choose
+from fedbraid.engines.local_engine import EngineKind, Local, choose
 from fedbraid.engines.ray.cluster import spread
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.storage.client_store import ClientStore
@@ -219,7 +219,7 @@ def _dataset_of(config: Config, objects: UserObjects, beside: Simulation | None)
     return dataset
 
 
-def _check_room(config: Config, chain: Chain, setup: Setup, kind: Kind) -> None:
+def _check_room(config: Config, chain: Chain, setup: Setup, kind: EngineKind) -> None:
     """That the models of a cohort fit into memory, where all of them are held at once."""
     in_parts = config.engine.chunk or kind != "loop" or config.engine.kind == "ray"
     if "each model" in chain.needs or not in_parts:

@@ -12,13 +12,13 @@ import torch
 from helpers import advanced, federation, held, identical, toy
 from made_up_strands import MADE_UP
 
-from fedbraid.core.memo import Latest
+from fedbraid.core.memo import Memo
 from fedbraid.core.strand import Strand
 from fedbraid.engines import local_engine as local
-from fedbraid.engines.codegen.c_code import as_c
+from fedbraid.engines.codegen.c_code import generate_c
 from fedbraid.engines.codegen.c_operations import OPERATIONS
 from fedbraid.engines.codegen.libraries import library
-from fedbraid.engines.codegen.machine import Machine
+from fedbraid.engines.codegen.machine import CompiledTraining
 from fedbraid.engines.codegen.trace import record
 from fedbraid.training.simulation import Simulation
 
@@ -69,7 +69,7 @@ def test_a_cohort_in_parts_is_planned_ahead_once(engine):
 
 
 def test_what_was_asked_for_last_is_not_made_again():
-    latest, made = Latest(), []
+    latest, made = Memo(), []
 
     def make(value):
         return lambda: made.append(value) or value
@@ -84,18 +84,18 @@ def test_what_was_asked_for_last_is_not_made_again():
 # --- a library and the thread that calls it
 
 
-def long_steps(clients: int, steps: int) -> tuple[torch.Tensor, np.ndarray, Machine]:
+def long_steps(clients: int, steps: int) -> tuple[torch.Tensor, np.ndarray, CompiledTraining]:
     """Clients that add up ones, slowly; where their memory lies; and a library with two workers."""
     state, row = torch.zeros(clients, 2000, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
 
     def step(state, row):
         return [state + row.exp().log()]
 
-    source = as_c(record(step, [state[0], row[0]]), 1, 1, OPERATIONS)
+    source = generate_c(record(step, [state[0], row[0]]), 1, 1, OPERATIONS)
     rows = row.expand(steps, 1).contiguous()
     constants = [t.data_ptr() for t in source.constants]
     pointers = np.array([[one.data_ptr(), rows.data_ptr(), *constants] for one in state])
-    machine = Machine(library(source.text, 60), source.scratch, 2)
+    machine = CompiledTraining(library(source.text, 60), source.scratch, 2)
     machine.held = rows, source.constants
     machine(np.zeros(clients), np.zeros(clients), pointers)  # starts its thread
     return state, pointers, machine

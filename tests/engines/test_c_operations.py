@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn import functional as F
 
-from fedbraid.engines.codegen.c_code import as_c
+from fedbraid.engines.codegen.c_code import generate_c
 from fedbraid.engines.codegen.c_operations import OPERATIONS
 from fedbraid.engines.codegen.libraries import library
-from fedbraid.engines.codegen.machine import Machine
+from fedbraid.engines.codegen.machine import CompiledTraining
 from fedbraid.engines.codegen.trace import record
 
 # x, y [5, 7]; long [3, 130]; many [20, 40]; i whole numbers [4, 2] below 5; m a mask [5, 7]
@@ -116,10 +116,10 @@ def by_both(dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
         return [f(**named) for f in FUNCTIONS.values()]
 
     every = [*state, torch.zeros(1), *given.values()]
-    source = as_c(record(step, every), len(state), 1, OPERATIONS)
+    source = generate_c(record(step, every), len(state), 1, OPERATIONS)
     order = [*source.carried, *source.planned, *source.fixed]
     memory = [*(every[i] for i in order), *source.constants]
-    run = Machine(library(source.text, 120), source.scratch, 1)
+    run = CompiledTraining(library(source.text, 120), source.scratch, 1)
     run(np.array([0]), np.array([1]), np.array([[t.data_ptr() for t in memory]]))
     return {name: (got, want) for (name, want), got in zip(expected.items(), state, strict=True)}
 

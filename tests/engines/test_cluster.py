@@ -19,7 +19,7 @@ from fedbraid.analyses.recorded import Recorded
 from fedbraid.engines.ray import cluster as cluster_module
 from fedbraid.engines.ray import worker_pool as crew_module
 from fedbraid.engines.ray.cluster import Cluster, children
-from fedbraid.engines.ray.worker_pool import Crew
+from fedbraid.engines.ray.worker_pool import WorkerPool
 from fedbraid.errors import UserError
 from fedbraid.strands import STRANDS
 from fedbraid.training.run_directory import RunDirectory
@@ -50,7 +50,7 @@ def spread_out(method="fedavg", remote=None, workers=2, **settings):
     """A federation on workers of this process."""
     engine = {"kind": "ray", "workers": workers, "patience": 0.01} | settings.pop("engine", {})
     made = federation(method, own=MADE_UP, engine=engine, **{"model": WIDE} | settings)
-    made.engine.crew.remote = remote or InProcess(workers)
+    made.engine.pool.remote = remote or InProcess(workers)
     return made
 
 
@@ -90,7 +90,7 @@ def test_any_number_of_workers_gives_the_same(workers, kind):
 
 def test_each_worker_holds_its_clients_and_no_others():
     there = advanced(spread_out("scaffold", workers=3))
-    parts = [list(actor.worker.shares.values()) for actor in there.engine.crew.remote.actors]
+    parts = [list(actor.worker.shares.values()) for actor in there.engine.pool.remote.actors]
     assert [len(part) for part in parts] == [1, 1, 1]
     numbers = [part[0].local.clients.numbers.tolist() for part in parts]
     assert sorted(chain(*numbers)) == list(range(6))
@@ -103,7 +103,7 @@ def test_rows_that_are_one_clients_own_go_to_its_worker_only():
     sent = []
     there = spread_out("skip(every=3)", workers=2)
     there.advance()
-    remote = there.engine.crew.remote
+    remote = there.engine.pool.remote
     call = remote.call
     remote.call = lambda worker, method, *args: sent.append((method, args)) or call(worker, method, *args)
     there.advance()
@@ -115,7 +115,7 @@ def test_rows_that_are_one_clients_own_go_to_its_worker_only():
 def test_a_driver_that_is_asked_for_sums_gets_one_vector():
     there = spread_out("scaffold", workers=4, data=toy((3,) * 8))
     arrived = []
-    remote = there.engine.crew.remote
+    remote = there.engine.pool.remote
     get = remote.get
     remote.get = lambda reference: arrived.append(get(reference)) or arrived[-1]
     there.advance()
@@ -138,7 +138,7 @@ def test_the_tree_has_everybody_once_and_is_not_deep(count):
 
 def test_sums_do_not_depend_on_who_has_which_share():
     there, crowded = spread_out(workers=3), spread_out(workers=3, remote=InProcess(1))
-    assert len(advanced(crowded).engine.crew.here) == 1
+    assert len(advanced(crowded).engine.pool.connected) == 1
     assert identical(held(advanced(there)), held(crowded))
 
 
@@ -160,8 +160,8 @@ def test_replies_are_lazy_and_gone_with_the_next_job():
 
 def test_places_compose():
     replies = spread_out().engine
-    asked = training_job(spread_out())
-    first = replace(replies.run(asked.only(np.array([1, 3]))), came=np.array([0]))
+    open_job = training_job(spread_out())
+    first = replace(replies.run(open_job.only(np.array([1, 3]))), came=np.array([0]))
     assert first.of_those_at(np.array([1, 3])).came.tolist() == [1]
 
 
@@ -182,7 +182,7 @@ def undisturbed():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_module, "RayRemote", lambda *args, **kwargs: InProcess())
         there = advanced(one_by_one(spread_out(METHOD, **SETTINGS)))
-        return held(there), list(there.engine.crew.remote.calls)
+        return held(there), list(there.engine.pool.remote.calls)
 
 
 def test_what_is_undisturbed_is_what_one_machine_gives(undisturbed):
@@ -253,11 +253,11 @@ def test_a_share_goes_to_others_while_there_is_no_replacement_and_back_afterward
     remote.size, number = 1, len(remote.calls)
     remote.fate = lambda at, method: "before" if at == number + 2 else ""
     there.advance()
-    hands = list(there.engine.hosts.values())
-    assert hands[0] is hands[1] and there.engine.crew.coming
+    handles = list(there.engine.hosts.values())
+    assert handles[0] is handles[1] and there.engine.pool.starting
     (late,) = [actor for actor in remote.actors if actor.late]
     late.late = False
-    there.engine.crew.coming[0].hello = remote.call(late, "hello")
+    there.engine.pool.starting[0].ping = remote.call(late, "ping")
     there.advance()
     assert len(set(there.engine.hosts.values())) == 2
     assert identical(held(there), undisturbed[0])
@@ -295,8 +295,8 @@ def test_a_share_that_is_lost_again_and_again_is_an_error():
 
 
 def test_workers_that_never_get_up_are_an_error():
-    there = spread_out(remote=InProcess(2, lambda number, method: "before" if method == "hello" else ""))
-    there.engine.crew.patience = 60.0
+    there = spread_out(remote=InProcess(2, lambda number, method: "before" if method == "ping" else ""))
+    there.engine.pool.patience = 60.0
     with pytest.raises(UserError, match="lost as soon as they start"):
         there.advance()
 
@@ -315,7 +315,7 @@ def test_mistakes_of_hooks_are_told_as_they_are():
 def test_a_run_begins_with_those_who_have_come():
     there = spread_out(workers=4, remote=InProcess(3))
     advanced(there)
-    assert [len(there.engine.crew.here), len(there.engine.crew.coming)] == [3, 1]
+    assert [len(there.engine.pool.connected), len(there.engine.pool.starting)] == [3, 1]
     assert identical(held(there), held(advanced(spread_out(workers=4))))
 
 
@@ -356,7 +356,7 @@ def test_files_that_hold_no_more_go_and_those_of_a_checkpoint_stay(tmp_path):
 
 def as_workers_know_it(there):
     """Whether the driver and the workers agree on the files that hold."""
-    actors = [actor.worker.shares for actor in there.engine.crew.remote.actors if actor.worker is not None]
+    actors = [actor.worker.shares for actor in there.engine.pool.remote.actors if actor.worker is not None]
     known = {int(name.split("/")[1]): list(held.store.segments) for mine in actors for name, held in mine.items()}
     return known == there.store.of_share and all((there.store.directory / name).exists() for name in there.store.order)
 
@@ -385,13 +385,13 @@ def test_what_a_worker_wrote_before_it_was_lost_does_not_count(in_four_shares):
 
 def test_a_folder_that_workers_do_not_see_is_refused(tmp_path, monkeypatch):
     there = spread_out("scaffold", directory=tmp_path)
-    remote = there.engine.crew.remote
+    remote = there.engine.pool.remote
     call = remote.call
 
     def elsewhere(worker, method, *args):
         if method == "hold":
-            share, kit, *rest = args
-            args = share, replace(kit.get(), directory=tmp_path / "not here"), *rest
+            share, setup_message, *rest = args
+            args = share, replace(setup_message.get(), directory=tmp_path / "not here"), *rest
         return call(worker, method, *args)
 
     remote.call = elsewhere
@@ -416,7 +416,7 @@ def test_states_of_a_run_without_a_directory_go_with_it():
 @pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "on disk"])
 def test_a_run_is_resumed_with_another_number_of_workers(tmp_path, on_disk, monkeypatch):
     data, partition = toy()
-    asked = []
+    open_job = []
     monkeypatch.setattr(cluster_module, "RayRemote", lambda *a, **k: InProcess(k["least"]))
 
     def go(workers, rounds, **more):
@@ -424,7 +424,7 @@ def test_a_run_is_resumed_with_another_number_of_workers(tmp_path, on_disk, monk
         settings = {"rounds": 6, "model": WIDE, "save": {"every": 2, "clients_on_disk": on_disk}, "engine": engine}
 
         def stop(line, config):
-            asked.append(line["round"])
+            open_job.append(line["round"])
             if line["round"] == rounds:
                 raise KeyboardInterrupt
 
@@ -434,7 +434,7 @@ def test_a_run_is_resumed_with_another_number_of_workers(tmp_path, on_disk, monk
         with pytest.raises(KeyboardInterrupt):
             go(workers, rounds)
     done = go(1, 99)
-    assert asked == [1, 2, 3, 3, 4, 5, 6]
+    assert open_job == [1, 2, 3, 3, 4, 5, 6]
     engine = {"device": "cpu", "dtype": "float64", "kind": "stack"}
     whole = fb.run(METHOD, data=data, partition=partition, rounds=6, model=WIDE, engine=engine)
     for name, value in done.model.state_dict().items():
@@ -467,17 +467,17 @@ def test_a_slow_worker_is_relieved_and_that_is_rare(monkeypatch, caplog):
     there = spread_out("scaffold", workers=2, data=toy((4,) * 12), rounds=rounds, local={"batch": 4, "epochs": 1})
     homes = []
 
-    def measured(hand, cost, seconds):  # the first worker takes three times as long as the second
-        factor = 3.0 if hand is there.engine.crew.here[0] else 1.0
-        hand.cost, hand.seconds = cost, factor * cost
+    def measured(handle, cost, seconds):  # the first worker takes three times as long as the second
+        factor = 3.0 if handle is there.engine.pool.connected[0] else 1.0
+        handle.cost, handle.seconds = cost, factor * cost
 
-    monkeypatch.setattr(crew_module.Hand, "measured", measured)
+    monkeypatch.setattr(crew_module.WorkerHandle, "measured", measured)
     for _ in range(rounds):
         there.advance()
         homes.append(there.engine.home)
     changes = [k for k in range(1, rounds) if not np.array_equal(homes[k], homes[k - 1])]
     assert len(changes) == 1
-    slow = list(there.engine.crew.here).index(there.engine.hosts[0])
+    slow = list(there.engine.pool.connected).index(there.engine.hosts[0])
     assert np.bincount(homes[-1])[slow] == 3
     here = advanced(alone("scaffold", data=toy((4,) * 12), rounds=rounds, local={"batch": 4, "epochs": 1}))
     assert apart(held(here), held(there)) <= ROUNDING
@@ -512,10 +512,10 @@ def test_analyses_of_a_run_look_at_it_on_one_machine(tmp_path):
 
 
 def test_a_crew_asks_for_what_there_is_room_for():
-    crew = Crew(InProcess(3))
-    crew.gather(10)
-    assert (len(crew.here), crew.wanted) == (3, 3)
-    few = Crew(InProcess(3))
+    pool = WorkerPool(InProcess(3))
+    pool.gather(10)
+    assert (len(pool.connected), pool.wanted) == (3, 3)
+    few = WorkerPool(InProcess(3))
     few.gather(2)
-    assert len(few.here) == 2
+    assert len(few.connected) == 2
     assert isinstance(spread_out().engine, Cluster)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import fedbraid as fb
 from fedbraid.cli.user_input import load_strand
 from fedbraid.engines.ray import worker_pool as crew_module
-from fedbraid.engines.ray.actors import RayRemote, _is_the_users
+from fedbraid.engines.ray.actors import RayRemote, _is_user_code
 from fedbraid.errors import UserError
 from fedbraid.strands import STRANDS
 
@@ -55,23 +55,23 @@ def nodes():
 
 
 @pytest.fixture(scope="module")
-def crew(nodes):
+def pool(nodes):
     """Two workers, for many federations."""
     first = federation(engine={"kind": "ray", "workers": 2, "address": nodes.cluster.address})
     first.advance()
-    yield first.engine.crew
+    yield first.engine.pool
     first.engine.close()
 
 
 @pytest.fixture
-def spread_out(crew):
+def spread_out(pool):
     """Federations on these workers."""
     made = []
 
     def make(method="fedavg", **settings):
         made.append(federation(method, own=MADE_UP, engine={"kind": "ray"}, **{"model": WIDE} | settings))
-        made[-1].engine.crew = crew
-        crew.users += 1
+        made[-1].engine.pool = pool
+        pool.users += 1
         return made[-1]
 
     yield make
@@ -90,10 +90,10 @@ def test_every_chain_gives_what_one_machine_gives(spread_out, method):
     assert apart(held(advanced(here)), held(advanced(there))) <= ROUNDING
 
 
-def test_workers_are_other_processes_with_one_thread_each(crew):
-    facts = [hand.facts for hand in crew.here]
-    assert len({fact.process for fact in facts} | {os.getpid()}) == 3
-    assert {fact.threads for fact in facts} == {1}
+def test_workers_are_other_processes_with_one_thread_each(pool):
+    info = [handle.info for handle in pool.connected]
+    assert len({fact.process for fact in info} | {os.getpid()}) == 3
+    assert {fact.threads for fact in info} == {1}
 
 
 def test_large_models_go_through_the_object_store(spread_out):
@@ -104,27 +104,27 @@ def test_large_models_go_through_the_object_store(spread_out):
     assert apart(held(advanced(here)), held(advanced(there))) <= ROUNDING
 
 
-def lose(crew, which):
+def lose(pool, which):
     """Kill a worker's process."""
-    os.kill(crew.here[which].facts.process, signal.SIGKILL)
+    os.kill(pool.connected[which].info.process, signal.SIGKILL)
 
 
 MOMENTS = ["before the sums", *(pytest.param(m, marks=pytest.mark.slow) for m in ("between rounds", "before saving"))]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_worker_that_is_killed_is_replaced_and_nothing_changes(spread_out, crew, moment):
+def test_a_worker_that_is_killed_is_replaced_and_nothing_changes(spread_out, pool, moment):
     method, settings = "scaffold+drift(alpha=0.2)+skip(every=2)", {"rounds": 3}
     here, there = advanced(alone(method, **settings)), spread_out(method, **settings)
     there.advance()
-    before = {hand.facts.process for hand in crew.here}
+    before = {handle.info.process for handle in pool.connected}
     if moment == "between rounds":
-        lose(crew, 0)
+        lose(pool, 0)
     run = there.engine.run
 
     def run_and_lose(job, meanwhile):
         replies = run(job, meanwhile)
-        lose(crew, 1)
+        lose(pool, 1)
         return replies
 
     if moment == "before the sums":
@@ -132,14 +132,14 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_changes(spread_out, cre
     there.advance()
     there.engine.run = run
     if moment == "before saving":
-        lose(crew, 0)
+        lose(pool, 0)
     there.advance()
     assert apart(held(here), held(there)) <= ROUNDING
-    now = {hand.facts.process for hand in crew.here}
+    now = {handle.info.process for handle in pool.connected}
     assert len(now) == 2 and len(now & before) == 1
 
 
-def test_replies_of_a_killed_worker_are_made_again(spread_out, crew):
+def test_replies_of_a_killed_worker_are_made_again(spread_out, pool):
     there = spread_out("scaffold")
     there.advance()
     job = training_job(there)
@@ -147,7 +147,7 @@ def test_replies_of_a_killed_worker_are_made_again(spread_out, crew):
     before = replies.each("scaffold.change")
     weights = torch.rand(len(job.cohort), dtype=torch.float64)
     total = replies.sum("model", weights)
-    lose(crew, 0)
+    lose(pool, 0)
     assert torch.equal(replies.each("scaffold.change"), before)
     assert torch.equal(replies.sum("model", weights), total)
 
@@ -169,7 +169,7 @@ def test_a_strand_and_a_network_of_ones_own_need_not_be_installed(spread_out, tm
 
     torch.manual_seed(0)
     network = mine_only.Net()
-    assert _is_the_users(calm) and not _is_the_users(np.random.Generator) and not _is_the_users(fb.Strand)
+    assert _is_user_code(calm) and not _is_user_code(np.random.Generator) and not _is_user_code(fb.Strand)
     here, there = (make(calm(), module=network) for make in (alone, spread_out))
     assert apart(held(advanced(here)), held(advanced(there))) <= ROUNDING
 
@@ -215,12 +215,12 @@ def test_ray_is_imported_by_nobody_else():
 # --- at random moments
 
 
-def kill_at_random(nodes, crew, seed, kinds, between, going):
+def kill_at_random(nodes, pool, seed, kinds, between, going):
     """Kill workers' processes, and nodes, in whose place new ones are put, while a run is `going`; what was killed."""
     rng, done = random.Random(seed), []
     for kind in kinds:
         wait([going], rng.uniform(*between))
-        while not crew.here and not going.done():
+        while not pool.connected and not going.done():
             time.sleep(0.05)
         if going.done():
             break
@@ -229,7 +229,7 @@ def kill_at_random(nodes, crew, seed, kinds, between, going):
             nodes.add()
         else:
             try:
-                os.kill(rng.choice(list(crew.here)).facts.process, signal.SIGKILL)
+                os.kill(rng.choice(list(pool.connected)).info.process, signal.SIGKILL)
             except ProcessLookupError:  # gone with its node, which nobody has noticed yet
                 continue
         done.append(kind)
@@ -253,7 +253,7 @@ def chaos(nodes, make, method, seed, kinds, between, rounds, **settings):
     there.advance()
     with ThreadPoolExecutor(1) as pool:  # nodes can be started by the main thread only
         going = pool.submit(advanced, there, rounds - 1)
-        done = kill_at_random(nodes, there.engine.crew, seed, kinds, between, going)
+        done = kill_at_random(nodes, there.engine.pool, seed, kinds, between, going)
         going.result()
     away = apart(held(here), held(there))
     print(f"\n{method}, seed {seed}: {away} apart after {done}")
@@ -285,13 +285,13 @@ def test_a_cluster_without_nodes_is_an_error(nodes, spread_out, monkeypatch):
     there = spread_out("scaffold", model={"name": "mlp", "hidden": [5]})
     there.advance()
     there.engine.settle()
-    there.engine.crew.patience = 3.0
+    there.engine.pool.patience = 3.0
     for node in list(nodes.nodes):
         nodes.kill(node)
     with pytest.raises(UserError, match="no worker of the cluster came within 3 s"):
         there.advance()
     nodes.add()
-    there.engine.crew.patience = 60.0
+    there.engine.pool.patience = 60.0
     advanced(there, 2)
     assert apart(held(here), held(there)) <= ROUNDING
 

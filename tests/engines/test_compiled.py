@@ -1,4 +1,4 @@
-"""Machine code trains the same models as the loop."""
+"""CompiledTraining code trains the same models as the loop."""
 
 import threading
 import time
@@ -14,10 +14,10 @@ from test_stack_is_loop import CHAINS, OPTIMIZERS, WORK, assert_same
 
 from fedbraid.core.strand import Strand
 from fedbraid.engines.codegen import libraries
-from fedbraid.engines.codegen.c_code import Unsupported, as_c
+from fedbraid.engines.codegen.c_code import Unsupported, generate_c
 from fedbraid.engines.codegen.c_operations import OPERATIONS
 from fedbraid.engines.codegen.libraries import NotCompiled, library
-from fedbraid.engines.codegen.machine import Machine
+from fedbraid.engines.codegen.machine import CompiledTraining
 from fedbraid.engines.codegen.trace import record
 from fedbraid.errors import UserError
 
@@ -211,8 +211,8 @@ def test_the_least_used_libraries_are_forgotten(cache, monkeypatch):
 
 def machine(cache, function, inputs, workers=1):
     """`function` carries its first input; the second comes from a plan."""
-    source = as_c(record(function, inputs), 1, 1, OPERATIONS)
-    return source, Machine(library(source.text, 60), source.scratch, workers)
+    source = generate_c(record(function, inputs), 1, 1, OPERATIONS)
+    return source, CompiledTraining(library(source.text, 60), source.scratch, workers)
 
 
 def test_python_goes_on_while_a_library_runs():
@@ -245,12 +245,12 @@ def test_python_goes_on_while_a_library_runs():
 
 def test_a_step_that_writes_into_what_it_was_given_is_unsupported():
     with pytest.raises(Unsupported, match="writes into what it was given"):
-        as_c(record(lambda state, row: [state.add_(row)], [torch.ones(2), torch.ones(2)]), 1, 1, OPERATIONS)
+        generate_c(record(lambda state, row: [state.add_(row)], [torch.ones(2), torch.ones(2)]), 1, 1, OPERATIONS)
 
 
 def test_values_that_change_places_are_all_read_before_any_is_written():
     one, other, plan = torch.ones(3), torch.full((3,), 2.0), torch.tensor([[10.0], [20.0]])
-    source = as_c(record(lambda a, b, row: [b + row, a], [one, other, plan[0]]), 2, 1, OPERATIONS)
-    run = Machine(library(source.text, 60), source.scratch, 1)
+    source = generate_c(record(lambda a, b, row: [b + row, a], [one, other, plan[0]]), 2, 1, OPERATIONS)
+    run = CompiledTraining(library(source.text, 60), source.scratch, 1)
     run(np.array([0]), np.array([2]), np.array([[t.data_ptr() for t in (one, other, plan)]]))
     assert one.tolist() == [21.0] * 3 and other.tolist() == [12.0] * 3

@@ -10,9 +10,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import conv2d, group_norm, linear, max_pool2d, relu
 
-from fedbraid.engines.kernels.gradient_buffer import Home
-from fedbraid.engines.kernels.kind import Kind
-from fedbraid.engines.kernels.norm import Groups
+from fedbraid.engines.kernels.convolution_spec import Convolution
+from fedbraid.engines.kernels.gradient_buffer import GradientTarget
+from fedbraid.engines.kernels.norm import GroupNormSpec
 from fedbraid.engines.kernels.stacked_layers import (
     ClientConv,
     ClientLinear,
@@ -44,9 +44,9 @@ class Doubled(nn.Conv2d):
 @pytest.mark.parametrize(
     ("layer", "kind"),
     [
-        (nn.Conv2d(3, 4, 3), Kind(1, 0, False)),
-        (nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False), Kind(2, 1, False)),
-        (PooledConv2d(3, 4, 5, padding=2), Kind(1, 2, True)),
+        (nn.Conv2d(3, 4, 3), Convolution(1, 0, False)),
+        (nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False), Convolution(2, 1, False)),
+        (PooledConv2d(3, 4, 5, padding=2), Convolution(1, 2, True)),
         (nn.Conv2d(4, 4, 3, groups=2), None),
         (nn.Conv2d(4, 4, 3, dilation=2), None),
         (nn.Conv2d(4, 4, 3, padding="same"), None),
@@ -84,9 +84,9 @@ def test_which_norms_take_them():
         nn.LayerNorm(4),
     )
     fast = for_stacks(network)
-    assert fast[0][1].groups == Groups(2, 1e-3, relu=True)
+    assert fast[0][1].groups == GroupNormSpec(2, 1e-3, relu=True)
     assert type(fast[0][2]) is nn.Identity
-    assert fast[1][0].groups == Groups(2, 1e-5, relu=False), "it has no ReLU after it elsewhere"
+    assert fast[1][0].groups == GroupNormSpec(2, 1e-5, relu=False), "it has no ReLU after it elsewhere"
     assert type(fast[1][1]) is nn.ReLU
     assert [type(layer) for layer in fast[2:]] == [nn.GroupNorm, nn.LayerNorm]
     assert fast.state_dict().keys() == network.state_dict().keys()
@@ -129,24 +129,24 @@ def plainly(x, w, b, kind):
 
 
 LAYERS = [  # clients, batch, channels, outs, height, width, kernel, kind
-    (10, 64, 1, 6, 28, 28, 5, Kind(1, 0, True)),
-    (10, 64, 6, 16, 12, 12, 5, Kind(1, 0, True)),
-    (3, 50, 3, 64, 32, 32, 5, Kind(1, 0, True)),
-    (3, 50, 64, 64, 14, 14, 5, Kind(1, 0, True)),
-    (3, 20, 32, 64, 14, 14, 5, Kind(1, 2, True)),
-    (2, 7, 6, 16, 9, 8, 5, Kind(1, 0, True)),
-    (2, 7, 16, 32, 16, 12, 3, Kind(1, 1, False)),
-    (2, 7, 16, 32, 15, 16, 3, Kind(2, 1, False)),
-    (2, 7, 64, 128, 8, 8, 1, Kind(2, 0, False)),
-    (2, 5, 33, 17, 7, 9, 3, Kind(2, 1, False)),
-    (1, 1, 3, 200, 5, 5, 3, Kind(1, 1, False)),
-    (2, 2, 1, 6, 8, 10, 3, Kind(1, 2, True)),
-    (2, 3, 3, 6, 7, 5, 3, Kind(2, 1, False)),
-    (2, 2, 16, 6, 6, 7, 3, Kind(1, 1, True)),
-    (1, 1, 64, 16, 4, 4, 3, Kind(1, 1, False)),
-    (1, 1, 1, 1, 9, 12, 3, Kind(1, 0, True)),
-    (2, 1, 16, 16, 4, 4, 1, Kind(1, 0, False)),
-    (3, 2, 1, 3, 6, 6, 4, Kind(1, 0, False)),  # a patch of 16 numbers leaves no room for the bias
+    (10, 64, 1, 6, 28, 28, 5, Convolution(1, 0, True)),
+    (10, 64, 6, 16, 12, 12, 5, Convolution(1, 0, True)),
+    (3, 50, 3, 64, 32, 32, 5, Convolution(1, 0, True)),
+    (3, 50, 64, 64, 14, 14, 5, Convolution(1, 0, True)),
+    (3, 20, 32, 64, 14, 14, 5, Convolution(1, 2, True)),
+    (2, 7, 6, 16, 9, 8, 5, Convolution(1, 0, True)),
+    (2, 7, 16, 32, 16, 12, 3, Convolution(1, 1, False)),
+    (2, 7, 16, 32, 15, 16, 3, Convolution(2, 1, False)),
+    (2, 7, 64, 128, 8, 8, 1, Convolution(2, 0, False)),
+    (2, 5, 33, 17, 7, 9, 3, Convolution(2, 1, False)),
+    (1, 1, 3, 200, 5, 5, 3, Convolution(1, 1, False)),
+    (2, 2, 1, 6, 8, 10, 3, Convolution(1, 2, True)),
+    (2, 3, 3, 6, 7, 5, 3, Convolution(2, 1, False)),
+    (2, 2, 16, 6, 6, 7, 3, Convolution(1, 1, True)),
+    (1, 1, 64, 16, 4, 4, 3, Convolution(1, 1, False)),
+    (1, 1, 1, 1, 9, 12, 3, Convolution(1, 0, True)),
+    (2, 1, 16, 16, 4, 4, 1, Convolution(1, 0, False)),
+    (3, 2, 1, 3, 6, 6, 4, Convolution(1, 0, False)),  # a patch of 16 numbers leaves no room for the bias
 ]
 
 
@@ -171,7 +171,7 @@ def slopes(f, inputs, t):
 
 
 def ours(kind):
-    return lambda *a: ClientConv.apply(*(a if len(a) == 3 else (*a, None)), kind, Home())[0]
+    return lambda *a: ClientConv.apply(*(a if len(a) == 3 else (*a, None)), kind, GradientTarget())[0]
 
 
 def theirs(kind):
@@ -292,7 +292,7 @@ class TestNormsOnAGpu:
             y = group_norm(x, case[5], w, b)
             return relu(y) if relu_after else y
 
-        groups = Groups(case[5], 1e-5, relu_after)
+        groups = GroupNormSpec(case[5], 1e-5, relu_after)
         return lambda *a: ClientNorm.apply(*a, groups)[0], plain
 
     @pytest.mark.parametrize("relu_after", [False, True])
@@ -348,7 +348,7 @@ def test_outputs_and_gradients_of_fully_connected_layers(case, biased):
     inputs = (x, w, b) if biased else (x, w)
 
     def ours(*a):
-        return ClientLinear.apply(*a, *[None] * (3 - len(a)), Home())
+        return ClientLinear.apply(*a, *[None] * (3 - len(a)), GradientTarget())
 
     assert far(vmap(ours)(*inputs), vmap(linear)(*inputs)) < 1e-12
     assert far(ours(*(a[0] for a in inputs)), linear(*(a[0] for a in inputs))) < 1e-12

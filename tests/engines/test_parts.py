@@ -13,7 +13,7 @@ from helpers import advanced, federation
 from made_up_strands import MADE_UP
 
 from fedbraid.core.client_step import Work
-from fedbraid.engines.replies import Inbox, Stacked
+from fedbraid.engines.replies import Stacked, UploadCollector
 
 METHODS = [
     "fedavg",
@@ -37,7 +37,7 @@ def came(most, parts=((4, 1), (0, 3), (2,)), dtype=torch.float64):
         "s.number": torch.rand(5, generator=generator),
         "log: loss": torch.rand(5, 50, generator=generator),
     }
-    inbox = Inbox(5, most)
+    inbox = UploadCollector(5, most)
     for part in parts:
         inbox.add(np.array(part), {key: value[list(part)] for key, value in whole.items()})
     return whole, inbox.replies(Work(3, 2), frozen=2)
@@ -75,8 +75,8 @@ def held(simulation):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_federation_does_not_depend_on_its_parts(method, kind, monkeypatch):
     filed = []
-    add = Inbox.add
-    monkeypatch.setattr(Inbox, "add", lambda self, *args: (add(self, *args), filed.append(set(self._filed))))
+    add = UploadCollector.add
+    monkeypatch.setattr(UploadCollector, "add", lambda self, *args: (add(self, *args), filed.append(set(self._filed))))
     settings = {"own": MADE_UP, "sampling": {"dropout": 0.0 if "skip" in method else 0.2}}
     whole = advanced(federation(method, engine={"kind": kind}, **settings))
     assert not any(filed)

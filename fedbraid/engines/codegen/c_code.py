@@ -1,8 +1,12 @@
-"""A recorded local step as C: a loop over the steps of one client.
+"""Code generation: a recorded local step as C, inside a loop over the steps of one client.
 
-Shapes are known, and a view is only another way to walk through the same memory, so that every operation becomes a few
-loops with fixed bounds. Large products go to the BLAS that torch brings along. An operation that is not known here
-makes the whole step unsupported.
+Shapes are known, and a view is another set of strides over the same memory, so that every operation becomes a few loops
+with fixed bounds. Large products call the BLAS of torch. An operation without a template makes the step unsupported,
+and the engine runs it as a stack.
+
+Memory. A value is identified by the address of its storage while the trace is alive. Inputs keep their own memory;
+every value that a step computes gets a fixed offset in a scratch block of each thread; constants are passed as
+pointers. The state is updated in place at the end of each step, after every read of the old state.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbraid.engines.codegen.trace import Call, RunWriter, tensors_in
+from fedbraid.engines.codegen.trace import Call, OperationTrace, tensors_in
 
 TYPES = {
     torch.float32: "float",
@@ -30,19 +34,19 @@ Arguments = Mapping[str, Any]
 Operation = Callable[["Writer", Tensor, Arguments], None]
 """(writer, result, arguments by name): writes the lines that compute a result."""
 ALIGNED = 64
-"""Bytes that every value's memory begins at a multiple of."""
+"""Alignment in bytes of every value: a cache line, and the width of the widest vector unit."""
 
 
 class Unsupported(Exception):
-    """An operation that cannot be written as C here."""
+    """Raised for an operation that has no C template."""
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """A function `train` in C and the memory that it wants.
+class CSource:
+    """The C source of a function `train`, and the memory that it needs.
 
-    It takes, for each client, the first and the last row of the plan and pointers: to what is carried, to the plan, to
-    the rest of what is taken, and to the constants. What is carried is changed where it lies.
+    `train` receives for each client its first and last row of the plan and an array of pointers, in this order: the
+    carried state (updated in place), the plan, the other inputs, the constants.
     """
 
     text: str
@@ -53,8 +57,15 @@ class Source:
     scratch: int  # bytes
 
 
-def as_c(recording: RunWriter, state: int, rows: int, operations: Mapping[str, Operation]) -> Source:
-    """A step as C. Its first `state` inputs are those it gives anew, and `rows` more come from a plan."""
+def generate_c(recording: OperationTrace, state: int, rows: int, operations: Mapping[str, Operation]) -> CSource:
+    """Return a recorded step as C. Raises Unsupported for an operation without a template.
+
+    Args:
+        recording: the operations of one step of one client.
+        state: number of leading inputs that form the state; the step returns their new values in the same order.
+        rows: number of inputs after them that are one row of the plan.
+        operations: templates by the name of the operation.
+    """
     return Writer(recording, state, rows, operations).source()
 
 
@@ -70,13 +81,14 @@ for (int64_t k; (k = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < clients;)
 one(starts[k], stops[k], in + k * %d, work, sgemm, dgemm);
 }
 """
-"""Client after client that no other thread has taken; a thread needs nothing of Python until all are done."""
+"""The loop of a thread: it takes the next client from a shared atomic counter, so that long clients hold nobody up. The
+thread does not affect a result, since scratch memory is written before it is read."""
 
 
 class Writer:
-    """Recorded calls as lines of C."""
+    """Writes recorded calls as lines of C."""
 
-    def __init__(self, recording: RunWriter, state: int, rows: int, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, recording: OperationTrace, state: int, rows: int, operations: Mapping[str, Operation]) -> None:
         self.recording, self.state, self.rows, self.operations = recording, state, rows, operations
         self.names: dict[int, str] = {}  # memory -> the name of its pointer
         self.lines: list[str] = []
@@ -84,7 +96,7 @@ class Writer:
         self.values: list[str] = []
         self.scratch = 0
 
-    def source(self) -> Source:
+    def source(self) -> CSource:
         r = self.recording
         for i, tensor in enumerate(r.inputs):
             self._named(tensor, f"x{i}")
@@ -110,7 +122,7 @@ class Writer:
         body = "\n".join([*self.values, "for (int64_t t = start; t < stop; ++t) {", *pointers, text, "}"])
         head = "static void one(int64_t start, int64_t stop, void **in, char *work, gemm *sgemm, gemm *dgemm) {"
         written = f"{HEAD}{head}\n{body}\n}}\n{EVERYBODY % len(pointers)}"
-        return Source(written, carried, planned, fixed, list(self.constants.values()), self.scratch)
+        return CSource(written, carried, planned, fixed, list(self.constants.values()), self.scratch)
 
     # --- memory
 
@@ -121,7 +133,7 @@ class Writer:
             self.names[_memory(tensor)] = name
 
     def _value(self, tensor: Tensor) -> None:
-        """Scratch memory for a tensor that the step makes."""
+        """Reserve scratch memory for a tensor that the step computes."""
         name = f"v{len(self.values)}"
         self._named(tensor, name)
         self.values.append(f"{TYPES[tensor.dtype]} *const {name} = (void *)(work + {self.scratch});")
@@ -135,32 +147,40 @@ class Writer:
         return self.names[_memory(tensor)]
 
     def _carry(self, carried: Sequence[int]) -> None:
-        """The new state in the place of the old: all of it at the end, since the step looks at the old one."""
+        """Write the new state over the old one at the end of the step, since the step reads the old one until then.
+
+        A new value that aliases an old one (an unchanged or swapped tensor) is staged in scratch memory first: copied
+        directly, it could already have been overwritten by an earlier copy.
+        """
         r = self.recording
         old = {_memory(r.inputs[i]) for i in carried}
         staged = []
         for i in carried:
             new = r.outputs[i]
-            if _memory(new) in old:  # an old value that goes to another place
+            if _memory(new) in old:  # an old value that moves to another tensor of the state
                 new = new.clone()
                 self._value(new)
                 self.copy(new, r.outputs[i])
             staged.append(new)
         for i, new in zip(carried, staged, strict=True):
             self.copy(r.inputs[i], new)
-        self._staged = staged  # keeps their memory from being taken for another's
+        self._staged = staged  # alive, so that no later tensor gets their address, which identifies them
 
     # --- lines
 
     def at(self, tensor: Tensor, index: Sequence[str], strides: Sequence[int] | None = None) -> str:
-        """An element: one index for each dimension."""
+        """Return the C expression of an element, from one index expression for each dimension."""
         steps = zip(index, tensor.stride() if strides is None else strides, strict=True)
         terms = [i if s == 1 else f"{i} * {s}" for i, s in steps if s and i != "0"]
         place = tensor.storage_offset()
         return f"{self._name(tensor)}[{' + '.join([*([str(place)] if place or not terms else []), *terms])}]"
 
     def loops(self, shape: Sequence[int], body: Callable[[list[str]], Iterable[str]], apart: bool = False) -> None:
-        """`body` for every index; `apart` where one turn of the innermost loop has nothing to do with another."""
+        """Write loops over `shape` around `body`. `apart`: iterations of the innermost loop are independent.
+
+        Independent loops get `ivdep`, which lets GCC vectorise without a check for overlapping pointers. It must not be
+        set for sums into one element.
+        """
         if 0 in shape:
             return
         index = [f"i{d}" if n > 1 else "0" for d, n in enumerate(shape)]
@@ -173,7 +193,10 @@ class Writer:
     def pointwise(
         self, out: Tensor, template: str, operands: Mapping[str, Any], computed: torch.dtype | None = None
     ) -> None:
-        """Every element of `out` from those of the operands: tensors that are expanded to its shape, or numbers."""
+        """Write `out` elementwise from operands: tensors that broadcast to its shape, or numbers.
+
+        `computed` is the type of the arithmetic if it differs from that of `out`.
+        """
         dtype = computed or out.dtype
         kind = TYPES[dtype]
         views = {key: v.expand(out.shape) for key, v in operands.items() if isinstance(v, Tensor)}
@@ -214,8 +237,8 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _needed(recording: RunWriter) -> list[Call]:
-    """The calls that compute something, that depend on the inputs, and that the outputs depend on."""
+def _needed(recording: OperationTrace) -> list[Call]:
+    """Return the calls to emit: no views, constants or dead code. Raises Unsupported for writes to inputs."""
     inputs = _memories(recording.inputs)
     written = {m for call in recording.calls for m in _memories(call.writes)}
     if written & inputs:
@@ -241,7 +264,7 @@ def _memories(value: Any) -> set[int]:
 
 
 def _collapsed(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """The same walk through memory in as few dimensions as possible."""
+    """Merge adjacent dimensions that every operand walks through contiguously: fewer and longer loops."""
     sizes: list[int] = []
     steps: list[list[int]] = [[] for _ in strides]
     for d, n in enumerate(shape):
@@ -259,7 +282,7 @@ def _collapsed(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[
 
 
 def number(value: Any) -> str:
-    """A Python number in C."""
+    """Return a Python number as a C literal."""
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, float) and isinf(value):
@@ -272,12 +295,12 @@ def number(value: Any) -> str:
 
 
 def axes_of(dim: Any, of: int) -> list[int]:
-    """Dimensions as torch has them (None or [] for all), counted from the front."""
+    """Return dimensions in torch's notation (None or [] for all) as non-negative numbers."""
     if dim is None or dim == []:
         return list(range(of))
     return [d % of for d in ([dim] if isinstance(dim, int) else dim)] if of else []
 
 
 def suffix(dtype: torch.dtype) -> str:
-    """How the names of C's functions for these numbers end."""
+    """Return the suffix of C's math functions for a type: "f" for float32."""
     return "f" if dtype == torch.float32 else ""

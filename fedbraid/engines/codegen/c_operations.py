@@ -1,4 +1,8 @@
-"""What the operations of local steps are in C, by their name in torch."""
+"""C templates of the operations of local steps, by their name in torch.
+
+Templates follow torch where numbers are not finite: NaN propagates through maxima (`x != x` holds for NaN alone) and
+through ReLU, whose comparison is written so that NaN fails it.
+"""
 
 from __future__ import annotations
 
@@ -104,12 +108,12 @@ def _copied(w: Writer, out: Tensor, a: Arguments) -> None:
 
 
 def _filled(value: Any) -> Operation:
-    """Everything is `value`: a number, or the name of the argument that has it."""
+    """Return an operation that fills with `value`: a number, or the name of the argument that holds it."""
     return lambda w, out, a: w.fill(out, a[value] if isinstance(value, str) else value)
 
 
 def _nothing(w: Writer, out: Tensor, a: Arguments) -> None:
-    """Memory as it is."""
+    """Leave the memory uninitialised, as `torch.empty` does."""
 
 
 def _some(a: Arguments, *names: str) -> dict[str, Any]:

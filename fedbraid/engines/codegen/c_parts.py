@@ -1,4 +1,4 @@
-"""Parts of tensors in C: put together, picked by index, and their gradients."""
+"""C templates for parts of tensors: concatenation, indexing, and their gradients."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _embedding_backward(w: Writer, out: Tensor, a: Arguments) -> None:
 
 
 def _within(w: Writer, out: Tensor, a: Arguments, part: Tensor, source: str = "grad_output") -> None:
-    """Nothing but a copy in one part of the result."""
+    """Fill the result with a constant and copy into one part of it."""
     w.fill(out, a.get("value", 0))
     w.copy(part, a[source])
 
@@ -86,7 +86,7 @@ def _slice_backward(w: Writer, out: Tensor, a: Arguments) -> None:
 
 
 def _wrapped(index: str, length: int) -> str:
-    """An index that may count from the end."""
+    """Return a C index expression in which negative indices count from the end."""
     return f"({index} < 0 ? {index} + {length} : {index})"
 
 

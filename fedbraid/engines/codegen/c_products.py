@@ -1,4 +1,4 @@
-"""Products of matrices and vectors in C: BLAS where they are large, loops where they are not."""
+"""C templates for products of matrices and vectors: BLAS for large ones, loops for small ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from fedbraid.engines.codegen.c_code import TYPES, Arguments, Operation, Unsupported, Writer
 
 LARGE = 4096
-"""Multiplications from which a product goes to BLAS."""
+"""Multiplications from which a product goes to BLAS. Below, the call costs more than the arithmetic."""
 
 
 def _mm(w: Writer, out: Tensor, a: Arguments) -> None:
@@ -40,7 +40,7 @@ def _addmm(w: Writer, out: Tensor, a: Arguments) -> None:
 
 
 def _product(w: Writer, out: Tensor, a: Tensor, b: Tensor) -> None:
-    """Adds a @ b to `out`."""
+    """Write `out += a @ b`."""
     (m, k), n = a.shape, b.shape[1]
     if not out.numel() or not k:
         return
@@ -54,7 +54,7 @@ def _product(w: Writer, out: Tensor, a: Tensor, b: Tensor) -> None:
         )
         return
     kind, name = TYPES[out.dtype], f"{'s' if out.dtype == torch.float32 else 'd'}gemm"
-    # rows here are columns there, so that the product is taken the other way round
+    # BLAS is column-major: a row-major matrix is its transpose there, so out.T = b.T @ a.T is what is computed.
     w.lines += [
         f"{{ const int m = {n}, n = {m}, k = {k}, lda = {right[1]}, ldb = {left[1]}, ldc = {n}; const {kind} one = 1;",
         f'{name}("{right[0]}", "{left[0]}", &m, &n, &k, &one, &{w.at(b, ["0", "0"])}, &lda, '
@@ -63,7 +63,7 @@ def _product(w: Writer, out: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _for_blas(matrix: Tensor) -> tuple[str, int] | None:
-    """How BLAS is told of a matrix: as it is or transposed, and how far its rows lie apart."""
+    """Return a matrix as BLAS takes it: "N" or "T" and the leading dimension; None if neither stride is 1."""
     (rows, columns), (down, right) = matrix.shape, matrix.stride()
     if (right == 1 or columns == 1) and (down >= columns or rows == 1):
         return "N", max(down if rows > 1 else columns, 1)

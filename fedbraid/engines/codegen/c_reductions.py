@@ -1,4 +1,4 @@
-"""Sums, means, maxima, softmaxes in C: operations over some dimensions."""
+"""C templates for reductions over dimensions: sums, means, maxima, softmaxes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from torch import Tensor
 from fedbraid.engines.codegen.c_code import TYPES, Arguments, Operation, Unsupported, Writer, axes_of, suffix
 
 LANES = 8
-"""Sums are kept in so many parts, as vector units like it."""
+"""Partial sums of a long reduction. One running sum is a chain of dependent additions that no compiler may vectorise
+without changing its order; eight sums fill a vector register. Their number is fixed, so that the order of a sum does
+not depend on the processor."""
 
 
 def _walk(shape: Sequence[int], names: str) -> tuple[list[str], list[str]]:
-    """Indices for a shape, and the loops that run through them."""
+    """Return index expressions for a shape, and the loop heads that run through them."""
     index = [f"{names}{d}" if n > 1 else "0" for d, n in enumerate(shape)]
     return index, [f"for (int64_t {i} = 0; {i} < {n}; ++{i}) {{" for i, n in zip(index, shape, strict=True) if n > 1]
 
 
 def _reduced(start: str, step: str, end: str = "{acc}", reorder: bool = True) -> Operation:
-    """One number of many: `{acc}` begins as `start`, takes `step` for each `{x}`, and becomes `end`."""
+    """Return a reduction: `{acc}` starts as `start`, `step` runs for each `{x}`, and the result is `end`.
+
+    Floating-point sums accumulate in double: a running sum in float32 would be less accurate than torch's blocked one.
+    """
 
     def write(w: Writer, out: Tensor, a: Arguments) -> None:
         x, keeps = a["self"], a.get("keepdim", False)
@@ -71,7 +76,7 @@ def _reduced(start: str, step: str, end: str = "{acc}", reorder: bool = True) ->
 
 
 def _along(*, before: str, over: Sequence[str], after: str) -> Operation:
-    """Rows along one dimension: `over` are loops through a row, one after another; `after` is its last."""
+    """Return an operation on rows along one dimension: loops `over` in order, then the loop `after`."""
 
     def write(w: Writer, out: Tensor, a: Arguments) -> None:
         tensors = {key: value for key, value in a.items() if isinstance(value, Tensor)}
@@ -129,7 +134,7 @@ def _logsumexp(w: Writer, out: Tensor, a: Arguments) -> None:
 
 
 def _argmax(w: Writer, out: Tensor, a: Arguments) -> None:
-    """The first of the largest, and before all what is no number."""
+    """Index of the first maximum; NaN counts as larger than all numbers."""
     if a["dim"] is None:
         raise Unsupported("where the largest of all dimensions is")
     x, (dim,) = a["self"], axes_of(a["dim"], a["self"].dim())

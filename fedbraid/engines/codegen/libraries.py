@@ -1,7 +1,9 @@
-"""Compiled libraries on disk: made once, found by what they were made from.
+"""Cache of compiled libraries on disk, keyed by a hash of source, compiler, flags and processor.
 
-An entry is `<key>.json`, which says either how the library `<key>.so` was made or why it could not be; it is written
-last and holds the library's checksum, so that an entry that is not whole is made anew.
+An entry is `<key>.json` beside `<key>.so`. Crash safety: the library is written to a temporary file and renamed, then
+the JSON with its checksum is written, last. An entry that a crash or a full disk left incomplete fails the check and is
+compiled again; two processes that compile the same source overwrite each other with equal files. A failed compilation
+is recorded as well, so that it is not repeated in every run.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from fedbraid.data.paths import cache_directory
 from fedbraid.storage.files import replacing, write_json
 
 VERSION = 1
-"""Raised when libraries that are there must not be used any more."""
+"""Part of the key: increased when cached libraries must not be used any more."""
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-w"]
 """None of these lets the compiler change the order of sums."""
 KEPT = 256
@@ -27,11 +29,18 @@ KEPT = 256
 
 
 class NotCompiled(Exception):
-    """There is no library, for the reason given."""
+    """Raised with the reason if no library can be provided."""
 
 
 def library(text: str, cap: float) -> Path:
-    """The library of a C program, compiled in at most `cap` seconds if it is not there yet (0: not at all)."""
+    """Return the path of the compiled library of a C program, from the cache or compiled now.
+
+    Args:
+        text: the C source.
+        cap: seconds that the compiler may take; 0 allows cached libraries only.
+
+    Raises NotCompiled if there is no compiler, the time runs out or the source is refused.
+    """
     compiler = os.environ.get("CC", "cc")
     place = _place(text, compiler)
     there = _found(place)
@@ -56,7 +65,7 @@ def library(text: str, cap: float) -> Path:
 
 
 def _found(place: Path) -> Path | None:
-    """The library of an earlier compilation; raises NotCompiled where that failed."""
+    """Return the cached library, or None. Raises NotCompiled if an earlier compilation failed."""
     try:
         told = json.loads(place.with_suffix(".json").read_text())
         if "failed" in told:
@@ -70,7 +79,7 @@ def _found(place: Path) -> Path | None:
 
 
 def _compiled(text: str, compiler: str, library: Path, cap: float) -> str:
-    """Makes the library; returns why not, if it could not be made."""
+    """Compile the library; return the compiler's reason if it refuses, else an empty string."""
     try:
         done = subprocess.run(
             [compiler, *FLAGS, "-x", "c", "-", "-o", str(library), "-lm"],
@@ -106,7 +115,7 @@ def _forget_the_oldest(places: Path) -> None:
 
 
 def _processor() -> str:
-    """What a library made with all of this processor's instructions needs of another one."""
+    """Return the processor's instruction sets: a library built with `-march=native` needs all of them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

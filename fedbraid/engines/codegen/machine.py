@@ -1,4 +1,4 @@
-"""A compiled library, called without Python: the lock of the interpreter is free while it runs."""
+"""Calls of a compiled library. ctypes releases the interpreter lock during a call, so threads run side by side."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedbraid.engines.codegen.libraries import NotCompiled
 from fedbraid.engines.cpu import one_thread
 
 
-class Machine:
-    """A library in memory, and as many threads as may call it at once, the caller's among them."""
+class CompiledTraining:
+    """A loaded library and its threads: `workers - 1` helpers and the caller's own."""
 
     def __init__(self, path: Path, scratch: int, workers: int) -> None:
         try:
@@ -29,7 +29,8 @@ class Machine:
         self._train.restype = None
         self._train.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * 7]
         self._blas = _blas("sgemm_"), _blas("dgemm_")
-        # torch aligns memory, so that results do not depend on whose it was
+        # torch allocates with 64-byte alignment. Vectorised loops peel until they are aligned, so that scratch memory
+        # of any other alignment could change the order of sums, and results would depend on the thread.
         self._scratch = [torch.empty(max(scratch, 1), dtype=torch.uint8) for _ in range(workers)]
         self._helpers = ThreadPoolExecutor(max(1, workers - 1), "fedbraid", lambda: torch.set_num_threads(1))
 
@@ -40,10 +41,10 @@ class Machine:
         pointers: NDArray[np.int64],
         meanwhile: Callable[[], None] = nothing,
     ) -> None:
-        """Rows `starts[k]` until `stops[k]` of the plan for each client k; `pointers` [K, ...] to its memory.
+        """Train K clients: client k takes the rows `starts[k]` to `stops[k]` of the plan.
 
-        Clients train side by side; the caller's thread does `meanwhile` first and then helps. Whoever calls holds the
-        memory until this returns.
+        The caller's thread runs `meanwhile` first and then takes clients too. The caller must keep the tensors behind
+        `pointers` [K, ...] alive until this returns: the library has only addresses.
         """
         taken = np.zeros(1, dtype=np.int64)
         arrays = [np.ascontiguousarray(a, dtype=np.int64) for a in (taken, starts, stops, pointers)]
@@ -56,7 +57,9 @@ class Machine:
 
         helpers = [self._helpers.submit(help_with, scratch) for scratch in self._scratch[1:]]
         try:
-            for _ in helpers:  # or Python here would keep them from getting to the library
+            # Wait until each helper is about to enter the library. Otherwise `meanwhile`, which holds the interpreter
+            # lock, would keep helpers from starting, and one thread would train alone.
+            for _ in helpers:
                 begun.get()
             meanwhile()
             with one_thread():
@@ -66,7 +69,7 @@ class Machine:
 
 
 def _blas(name: str) -> int:
-    """Where a function of torch's own BLAS lies."""
+    """Return the address of a BLAS function in torch's own library. Raises NotCompiled if there is none."""
     try:
         place = next((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))
         return ctypes.cast(getattr(ctypes.CDLL(str(place)), name), ctypes.c_void_p).value or 0

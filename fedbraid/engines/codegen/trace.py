@@ -1,9 +1,9 @@
-"""A tensor function as a flat list of operations.
+"""Tracing: a tensor function as a flat list of operations.
 
-Function transforms and hooks cost Python time at every call. Recording what they finally ask of the dispatcher, once
-for each shape, leaves a straight line of operations; those that do nothing, are repeated or never change are left
-out. The function must be pure and must not look at tensors' values. (`make_fx` records too, but takes forty times as
-long, which matters when a run needs several programs.)
+Function transforms and hooks cost Python time at every call. Recording the operations that reach the dispatcher, once
+for each combination of shapes, leaves a straight line of them; views without effect, repeated operations and constants
+are dropped. The function must be pure and must not read tensor values: a value read once would be frozen into the
+program. (`make_fx` records too, but takes forty times as long, which matters when a run needs several programs.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ DRAWS = (
 
 
 def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
-    """`function` for inputs of these shapes, as straight-line code."""
+    """Return `function` as straight-line code for inputs of these shapes and types.
+
+    Raises UserError if the function reads a tensor's value. Inputs are made contiguous, since the recorded views assume
+    it.
+    """
     recording = record(function, inputs)
     program = _Writer(recording.inputs, recording.calls).program(recording.outputs)
     return lambda *tensors: program(*(t.contiguous() for t in tensors))
@@ -41,7 +45,11 @@ def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One operation as it was asked for. Holding its tensors keeps their identities and their memory apart."""
+    """One recorded operation.
+
+    It holds its tensors alive. Values are identified by `id()` and by memory address, and Python and torch reuse both
+    as soon as a tensor is freed: without the references two different values could become one in the program.
+    """
 
     function: Any
     args: tuple[Any, ...]
@@ -50,14 +58,14 @@ class Call:
 
     @property
     def writes(self) -> list[Tensor]:
-        """Tensors that the operation changes in place."""
+        """Return the tensors that the operation changes in place."""
         schema = self.function._schema.arguments
         named = zip(schema, self.args, strict=False)
         return [t for s, a in named if s.alias_info and s.alias_info.is_write for t in tensors_in(a)]
 
     @property
     def nothing(self) -> Tensor | None:
-        """The argument that the operation returns as it is, if it does: a view of the same shape and place."""
+        """Return the first argument if the operation is a view of it with the same memory, shape and strides."""
         first = self.args[0] if self.args else None
         if not (self.function.is_view and isinstance(first, Tensor) and isinstance(self.result, Tensor)):
             return None
@@ -65,22 +73,22 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class RunWriter:
-    """What a function asked of the dispatcher, in order, with the tensors that came of it."""
+class OperationTrace:
+    """The operations of one call of a function, in order, with its inputs and outputs."""
 
     inputs: list[Tensor]
     calls: list[Call]
     outputs: list[Tensor]
 
 
-def record(function: Flat, inputs: Sequence[Tensor]) -> RunWriter:
-    """One call of `function`, written down."""
-    # copies, since two inputs that alias would be taken for one; contiguous, since views depend on it
+def record(function: Flat, inputs: Sequence[Tensor]) -> OperationTrace:
+    """Record one call of `function`."""
+    # Copies: two inputs that share memory would be taken for one value. Contiguous: recorded views assume it.
     apart = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
     recorder = _Recorder()
     with torch.no_grad(), recorder:
         outputs = function(*apart)
-    return RunWriter(apart, recorder.calls, outputs)
+    return OperationTrace(apart, recorder.calls, outputs)
 
 
 class _Recorder(Mode):  # type: ignore[no-untyped-call]
@@ -97,14 +105,16 @@ class _Recorder(Mode):  # type: ignore[no-untyped-call]
 
 
 class _Writer:
-    """Recorded calls as Python source over numbered values."""
+    """Writes recorded calls as Python source over numbered values: x0.. inputs, v.. results, f.. and c.. constants."""
 
     def __init__(self, inputs: Sequence[Tensor], calls: Sequence[Call]) -> None:
         self.calls, self.inputs = calls, inputs
         self.names = {id(t): f"x{i}" for i, t in enumerate(inputs)}
         self.bound: dict[str, Any] = {}  # operations and constants by name
         self.known: dict[int, str] = {}
-        self.careful = any(call.writes for call in calls)  # something changes in place: leave out nothing but views
+        # With a write in place, equal calls may return different values and constants may change: only views are left
+        # out then. Otherwise calls are pure, and common subexpressions and constants are dropped.
+        self.careful = any(call.writes for call in calls)
         self.lines: list[str] = []
 
     def program(self, outputs: Sequence[Tensor]) -> Flat:
@@ -125,7 +135,7 @@ class _Writer:
             self.names[id(call.result)] = self._word(same)
             return
         if pure and not any(id(t) in self.names for t in tensors_in((call.args, call.kwargs))):
-            return  # depends on no input: its result is a constant
+            return  # depends on no input: the recorded result is bound as a constant where it is used
         words = [self._word(a) for a in call.args] + [f"{k}={self._word(v)}" for k, v in call.kwargs.items()]
         text = f"{self._bind('f', call.function)}({', '.join(words)})"
         if pure and text in before:
@@ -162,7 +172,7 @@ _VALUE = re.compile(r"\bv\d+\b")
 
 
 def _forgetting(lines: Sequence[str], results: Iterable[str]) -> list[str]:
-    """The lines that matter, each forgetting the values it is the last to use, as eager execution would."""
+    """Drop dead lines and delete each value after its last use, so that peak memory is that of eager execution."""
     needed = {word for result in results for word in _VALUE.findall(result)}
     kept: list[str] = []
     for line in reversed(lines):
@@ -178,6 +188,7 @@ def _forgetting(lines: Sequence[str], results: Iterable[str]) -> list[str]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested lists, tuples and dictionaries."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):

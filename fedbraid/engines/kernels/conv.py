@@ -1,4 +1,4 @@
-"""Convolutions of a whole stack of clients, each with weights of its own: programs and how they are started.
+"""Convolutions of a stack of clients with weights of their own: launches of the Triton programs.
 
 Tensors are [clients, batch, channels, height, width], weights [clients, out, in, height, width].
 """
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fedbraid.engines.kernels import few, small
-from fedbraid.engines.kernels.kind import Halves, Kind, Pair
+from fedbraid.engines.kernels.convolution_spec import Convolution, Pair, SplitNumbers
 from fedbraid.engines.kernels.tiles import breadth, power, split_rows
 
 
-def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
-    """The outputs; which corner of its window each pooled one came from; the inputs as they were made ready, if so."""
+def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Convolution) -> tuple[Tensor, Tensor, Tensor]:
+    """Return outputs, the chosen corner of each pooled window, and the prepared inputs (empty if none were needed)."""
     size, around = kind.size(x, w), kind.padding
     if few.is_few(x.shape[2]):
         ready = few.padded(x, around)
@@ -34,14 +34,15 @@ def gradients(
     chosen: Tensor,
     ready: Tensor,
     size: Pair,
-    kind: Kind,
+    kind: Convolution,
     wanted: bool,
-    slope: Tensor,
+    w_gradient: Tensor,
     bias: Tensor | None,
 ) -> Tensor:
-    """Of the inputs (where wanted); those of the weights and, where there are any, the biases are written.
+    """Return the gradient of the inputs (empty unless `wanted`); write those of weights and biases in place.
 
-    `ready` are the inputs as `forward` made them ready, or else as they were.
+    `ready` are the prepared inputs of `forward`, or the inputs themselves. `slope` (the shape of `w`) and `bias`
+    [clients, out] receive the gradients.
     """
     around = w.shape[3] - 1 - kind.padding
     whole = size[0] + w.shape[3] - 1, size[1] + w.shape[4] - 1
@@ -52,34 +53,34 @@ def gradients(
             back = input_gradient(slopes, w, size, kind.fine)
     if few_channels:
         programs = small if small.is_small(w) else few
-        parts = programs.weight_gradient(d, chosen, ready, slope, bias is not None, kind)
+        parts = programs.weight_gradient(d, chosen, ready, w_gradient, bias is not None, kind)
     else:
         scale = 2 if kind.pooled else 1
         sides = d.shape[1], d.shape[3] * scale, d.shape[4] * scale
-        lines = Halves(slopes.numbers[:, :, :, around:, around:])
-        parts = weight_gradient(lines, Halves(ready), slope, bias is not None, sides, kind.stride)
-    combine(parts, slope, bias)
+        lines = SplitNumbers(slopes.numbers[:, :, :, around:, around:])
+        parts = weight_gradient(lines, SplitNumbers(ready), w_gradient, bias is not None, sides, kind.stride)
+    combine(parts, w_gradient, bias)
     return back
 
 
-def input_gradient(slopes: Halves, w: Tensor, size: Pair, fine: bool) -> Tensor:
-    """A convolution of the outputs' gradient, padded, with the weights turned around."""
-    plain, turned, kernel = Kind(fine=fine), ordered(w, fine, turned=True), (w.shape[3], w.shape[4])
+def input_gradient(slopes: SplitNumbers, w: Tensor, size: Pair, fine: bool) -> Tensor:
+    """Return the gradient of the inputs: the padded gradient of the outputs, convolved with the flipped weights."""
+    plain, turned, kernel = Convolution(fine=fine), ordered(w, fine, turned=True), (w.shape[3], w.shape[4])
     if few.is_few(slopes.channels):
         whole = slopes.numbers.float().sum(1).permute(0, 1, 4, 2, 3)
         return few.product(whole, turned, None, size, kernel, plain)[0]
     return product(slopes, turned, None, size, kernel[1], plain)[0]
 
 
-def images(x: Tensor, whole: Pair, around: int, stride: int, fine: bool, chosen: Tensor | None = None) -> Halves:
-    """`x` channels-last with zeros between its pixels (for a stride) and around them, `whole` in all.
+def images(x: Tensor, whole: Pair, around: int, stride: int, fine: bool, chosen: Tensor | None = None) -> SplitNumbers:
+    """Return `x` channels-last with zeros between its pixels (for a stride) and around them, of size `whole`.
 
-    Where corners were chosen, each pixel stands for a 2x2 window and goes to its corner.
+    With `chosen`, each pixel is the value of a 2x2 window and is written to its chosen corner.
     """
     from fedbraid.engines.kernels import programs
 
     clients, batch, channels, height, width = x.shape
-    made = Halves.empty(clients, fine, batch, *whole, channels, device=x.device)
+    made = SplitNumbers.empty(clients, fine, batch, *whole, channels, device=x.device)
     pixels, bn = batch * whole[0] * whole[1], power(channels, 16, 64)
     bm = 2048 // bn
     programs.images[(-(-pixels // bm), -(-channels // bn), clients)](
@@ -90,15 +91,15 @@ def images(x: Tensor, whole: Pair, around: int, stride: int, fine: bool, chosen:
     return made
 
 
-def ordered(w: Tensor, fine: bool, turned: bool = False) -> Halves:
-    """The weights as products want them, [outs, depth] and zeros; turned, what came in goes out."""
+def ordered(w: Tensor, fine: bool, turned: bool = False) -> SplitNumbers:
+    """Return weights as [outs, depth] with zero padding; `turned` flips them and swaps inputs and outputs."""
     from fedbraid.engines.kernels.programs import weights
 
     taps = (w.transpose(1, 2) if turned else w).flatten(3)  # a view: weights lie in one piece within their vector
     clients, outs, channels, count = taps.shape
     depth = channels * count
     across = breadth(depth)
-    made = Halves.empty(clients, fine, outs, across, device=w.device)
+    made = SplitNumbers.empty(clients, fine, outs, across, device=w.device)
     block = 1024
     weights[(-(-outs * across // block), clients)](
         taps, made.high, made.low, outs, depth, across, channels, count, made.strides[0], *taps.stride(),
@@ -108,9 +109,9 @@ def ordered(w: Tensor, fine: bool, turned: bool = False) -> Halves:
 
 
 def product(
-    found: Halves, weights: Halves, bias: Tensor | None, size: Pair, columns: int, kind: Kind
+    found: SplitNumbers, weights: SplitNumbers, bias: Tensor | None, size: Pair, columns: int, kind: Convolution
 ) -> tuple[Tensor, Tensor]:
-    """Patches of images times weights, of kernels so many columns wide; the result lies channels-last."""
+    """Multiply patches of images and weights, for kernels `columns` wide; the result is channels-last."""
     from fedbraid.engines.kernels.programs import convolve
 
     clients, _, outs, depth = weights.numbers.shape
@@ -132,22 +133,22 @@ def product(
 
 
 def weight_gradient(
-    d: Halves, found: Halves, slope: Tensor, biased: bool, sides: tuple[int, int, int], stride: int
+    d: SplitNumbers, found: SplitNumbers, w_gradient: Tensor, biased: bool, sides: tuple[int, int, int], stride: int
 ) -> Tensor:
-    """`d` times patches [splits, clients, outs, breadth], in parts that are still to be summed.
+    """Return `d` times patches in partial sums [splits, clients, outs, breadth], which `combine` adds.
 
     `sides` are the batch and the sides of the convolution's outputs.
     """
     from fedbraid.engines.kernels import programs
 
-    clients, outs, channels, height, width = slope.shape
+    clients, outs, channels, height, width = w_gradient.shape
     pixels, depth = sides[0] * sides[1] * sides[2], channels * height * width
     bk = min(channels & -channels, 64)
     bn, bm = power(outs, 16, 64), 64
     across = breadth(depth + biased)
     blocks = -(-across // bk), -(-outs // bn)
     splits, share = split_rows(pixels, bm, blocks[0] * blocks[1] * clients)
-    parts = torch.empty(splits, clients, outs, across, dtype=torch.float32, device=slope.device)
+    parts = torch.empty(splits, clients, outs, across, dtype=torch.float32, device=w_gradient.device)
     client, sample, *inner = d.strides
     programs.weight_gradient[(*blocks, clients * splits)](
         found.high, found.low, d.high, d.low, parts,
@@ -159,14 +160,14 @@ def weight_gradient(
     return parts
 
 
-def combine(parts: Tensor, slope: Tensor, bias: Tensor | None) -> None:
-    """The parts of a weight gradient summed, in a fixed order."""
+def combine(parts: Tensor, w_gradient: Tensor, bias: Tensor | None) -> None:
+    """Add the partial sums of a weight gradient in a fixed order: atomic additions would make results vary."""
     from fedbraid.engines.kernels import programs
 
-    clients, outs, channels, height, width = slope.shape
+    clients, outs, channels, height, width = w_gradient.shape
     splits, _, _, across = parts.shape
     biased, taps, block = bias is not None, height * width, 512
     programs.combine[(-(-outs * (channels * taps + biased) // block), clients)](
-        parts, slope, slope if bias is None else bias, outs, channels, taps, across, splits,
-        slope.stride(0), 0 if bias is None else bias.stride(0), BLOCK=block, BIASED=biased,
+        parts, w_gradient, w_gradient if bias is None else bias, outs, channels, taps, across, splits,
+        w_gradient.stride(0), 0 if bias is None else bias.stride(0), BLOCK=block, BIASED=biased,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Convolutions of inputs with few channels, which need no preparation but padding: how their programs are started."""
+"""Convolutions of inputs with few channels, which need padding only: launches of the Triton programs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedbraid.engines.kernels.kind import Halves, Kind, Pair
+from fedbraid.engines.kernels.convolution_spec import Convolution, Pair, SplitNumbers
 from fedbraid.engines.kernels.tiles import PROGRAMS, breadth, power, split_rows
 from fedbraid.errors import UserError
 
 
 def is_few(channels: int) -> bool:
-    """Whether a tensor core's sixteen numbers would not be channels of one pixel."""
+    """Return whether the channels of a pixel are no multiple of 16, the depth of a tensor core's product."""
     return channels % 16 != 0
 
 
@@ -21,9 +21,9 @@ def padded(x: Tensor, around: int) -> Tensor:
 
 
 def product(
-    x: Tensor, weights: Halves, bias: Tensor | None, size: Pair, kernel: Pair, kind: Kind
+    x: Tensor, weights: SplitNumbers, bias: Tensor | None, size: Pair, kernel: Pair, kind: Convolution
 ) -> tuple[Tensor, Tensor]:
-    """Patches of `x` times weights [outs, breadth]; the result lies channels-last."""
+    """Multiply patches of `x` and weights [outs, breadth]; the result is channels-last."""
     from fedbraid.engines.kernels.few_programs import convolve
 
     check_size(x)
@@ -43,12 +43,14 @@ def product(
     return y.permute(0, 1, 4, 2, 3), chosen
 
 
-def weight_gradient(d: Tensor, chosen: Tensor, x: Tensor, slope: Tensor, biased: bool, kind: Kind) -> Tensor:
-    """`d` times patches of `x` [splits, clients, outs, breadth], in parts that are still to be summed."""
+def weight_gradient(
+    d: Tensor, chosen: Tensor, x: Tensor, w_gradient: Tensor, biased: bool, kind: Convolution
+) -> Tensor:
+    """Return `d` times patches of `x` in partial sums [splits, clients, outs, breadth]."""
     from fedbraid.engines.kernels import few_programs
 
     check_size(d)
-    clients, outs, channels, height, width = slope.shape
+    clients, outs, channels, height, width = w_gradient.shape
     depth = channels * height * width
     across = breadth(depth + biased)
     lines = d.shape[1] * d.shape[3] * d.shape[4]
@@ -57,7 +59,7 @@ def weight_gradient(d: Tensor, chosen: Tensor, x: Tensor, slope: Tensor, biased:
     bn, bm = power(outs, 16, 64), 16 if outs <= 16 else 32
     blocks = -(-across // bk), -(-outs // bn)
     splits, share = split_rows(lines, bm, blocks[0] * blocks[1] * clients, 4 * PROGRAMS)
-    parts = torch.empty(splits, clients, outs, across, dtype=torch.float32, device=slope.device)
+    parts = torch.empty(splits, clients, outs, across, dtype=torch.float32, device=w_gradient.device)
     few_programs.weight_gradient[(*blocks, clients * splits)](
         x, d, chosen, parts, lines, outs, across, share, *x.stride(), *d.stride(),
         KD=depth, C=channels, KW=width, OH=d.shape[3], OW=d.shape[4],
@@ -68,6 +70,6 @@ def weight_gradient(d: Tensor, chosen: Tensor, x: Tensor, slope: Tensor, biased:
 
 
 def check_size(x: Tensor) -> None:
-    """Places within a client's tensor are numbers of 32 bits."""
+    """Raise UserError if a client's tensor has offsets beyond 32 bits, which the programs use to save registers."""
     if sum((n - 1) * stride for n, stride in zip(x.shape[1:], x.stride()[1:], strict=True)) >= 2**31:
         raise UserError(f"batches of shape {tuple(x.shape[1:])} are too large for the stack; make local.batch smaller")

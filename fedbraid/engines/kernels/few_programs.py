@@ -1,8 +1,8 @@
-"""Convolutions of inputs with few channels as Triton programs: patches are read as they lie, and never written.
+"""Triton programs for convolutions of inputs with few channels: patches are read in place and never written.
 
 A patch of few channels is a few short runs of memory, and patches of neighbouring pixels share most of it: read again
 and again out of the caches it costs less than written out once. Tiles are split into bfloat16 on the way (`programs`
-says why); sides and channels are constants of the compiler, whose divisions by them are cheap, and places within a
+says why); sides and channels are compile-time constants, which makes divisions by them cheap, and offsets within a
 client's tensors are numbers of 32 bits, of which registers hold more.
 """
 
@@ -16,14 +16,14 @@ from fedbraid.engines.kernels.programs import NONE, _finish, _place
 
 @triton.jit
 def _offsets(k, C: tl.constexpr, KW: tl.constexpr, x_channel, x_row, x_column):
-    """Where number k of a patch lies, from where the patch begins: tap by tap, and within a tap by channel."""
+    """Offsets of the numbers k of a patch from its beginning: tap by tap, and within a tap by channel."""
     tap = k // C
     return (k - tap * C) * x_channel + (tap // KW) * x_row + (tap % KW) * x_column
 
 
 @triton.jit
 def _rest(value, high):
-    """The bfloat16 of what the first one left."""
+    """The lower half: the remainder after `high`, as bfloat16."""
     return (value - high.to(tl.float32)).to(tl.bfloat16)
 
 
@@ -73,11 +73,11 @@ def convolve(
         at = begins[:, None] + _offsets(k, C, KW, x_channel, x_row, x_column)[None, :]
         w_at = rows[:, None] + k[None, :]
         value = tl.load(x + at, mask=(k < KD)[None, :], other=0.0)
-        patch, slope = value.to(tl.bfloat16), tl.trans(tl.load(w_high + w_at))
+        patch, w_gradient = value.to(tl.bfloat16), tl.trans(tl.load(w_high + w_at))
         if FINE:
-            total = tl.dot(_rest(value, patch), slope, total)
+            total = tl.dot(_rest(value, patch), w_gradient, total)
             total = tl.dot(patch, tl.trans(tl.load(w_low + w_at)), total)
-        total = tl.dot(patch, slope, total)
+        total = tl.dot(patch, w_gradient, total)
     _finish(total, bias, y, chosen, m, n, M, N, client, b_client, b_out, BM, BN, POOL, BIASED)
 
 
@@ -144,12 +144,12 @@ def weight_gradient(
             value = tl.load(x + (columns[:, None] + pixel[None, :]), mask=(k < KD)[:, None], other=0.0)
             if ONES:
                 value = tl.where((k == KD)[:, None], 1.0, value)
-            slope = slopes
+            w_gradient = slopes
             if POOL:
-                slope = tl.where(corner == j, slopes, 0.0)
-            patch, big = value.to(tl.bfloat16), slope.to(tl.bfloat16)
+                w_gradient = tl.where(corner == j, slopes, 0.0)
+            patch, big = value.to(tl.bfloat16), w_gradient.to(tl.bfloat16)
             if FINE:
-                total = tl.dot(patch, _rest(slope, big), total)
+                total = tl.dot(patch, _rest(w_gradient, big), total)
                 total = tl.dot(_rest(value, patch), big, total)
             total = tl.dot(patch, big, total)
     clients = tl.num_programs(2) // SPLITS

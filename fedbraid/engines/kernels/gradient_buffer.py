@@ -1,8 +1,11 @@
-"""One vector for the gradients of a whole stack: layers write theirs where it belongs, and nothing is joined later.
+"""The gradient buffer: one vector [clients, D] into which layers of a stack write their gradients directly.
 
-A network's parameters are views into a vector, whose gradient autograd would put together from theirs: once through all
-of a stack's memory for nothing. Here each pass forward brings slots for its gradients; a layer of ours asks for the
-place of its own on the way back, and what other layers return is copied in.
+A network's parameters are views into a vector, whose gradient autograd would concatenate from theirs: one pass over all
+of a stack's memory for nothing. Here each forward pass opens a buffer for its gradients; a layer of this package gets
+the slice of its parameter in the backward pass and writes there, and gradients of other layers are copied in.
+
+Invariant: a slice is handed out once. A layer that is used twice, or tied weights, get separate memory the second time,
+because autograd adds their gradients; two writers of one slice would overwrite each other.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from torch import Tensor
 from fedbraid.core.vector import Layout
 
 ALIGNED = 4
-"""Rows begin at multiples of so many numbers: libraries multiply faster into these."""
+"""Rows are padded to multiples of this many numbers: cuBLAS needs 16-byte alignment for its fastest kernels."""
 
 
-class Slots:
-    """The gradient of one pass: [clients, D], where somebody has asked for a place in it."""
+class PassGradient:
+    """The gradient [clients, D] of one pass, allocated when the first layer asks for its slice."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -29,8 +32,8 @@ class Slots:
         self.placed = dict[str, Tensor]()
 
     def place(self, name: str, like: Tensor) -> Tensor:
-        """Memory for the gradient of the parameter called `name`, which is `like` [clients, ...]."""
-        if name in self.placed or name not in self.layout.names:  # used twice: its gradients will be added
+        """Return memory for the gradient of parameter `name`, with the shape of `like` [clients, ...]."""
+        if name in self.placed or name not in self.layout.names:  # used twice: autograd adds its gradients
             return like.new_empty(like.shape)
         if self.vector is None:
             padded = -(-self.layout.size // ALIGNED) * ALIGNED
@@ -39,7 +42,7 @@ class Slots:
         return self.placed[name]
 
     def joined(self, gradients: Sequence[Tensor], clients: int) -> Tensor:
-        """All gradients [clients, ...] in their order as one vector."""
+        """Return the gradients [clients, ...] of all parameters as one vector [clients, D]; copy those not in place."""
         numbers = sum(part.numel() for part in self.placed.values())
         if self.vector is None or 2 * numbers < self.vector.numel():
             return torch.cat([g.reshape(clients, -1) for g in gradients], 1)
@@ -54,10 +57,10 @@ class Slots:
 
 
 @dataclass(frozen=True)
-class Home:
-    """Where one layer's gradients go."""
+class GradientTarget:
+    """The destination of one layer's gradients."""
 
-    slots: Slots | None = None  # None: into memory of their own
+    gradient: PassGradient | None = None  # None: into memory of their own
     layer: str = ""
 
     def weight(self, like: Tensor) -> Tensor:
@@ -67,64 +70,64 @@ class Home:
         return self._place("bias", like)
 
     def _place(self, kind: str, like: Tensor) -> Tensor:
-        return self.slots.place(f"{self.layer}.{kind}", like) if self.slots else like.new_empty(like.shape)
+        return self.gradient.place(f"{self.layer}.{kind}", like) if self.gradient else like.new_empty(like.shape)
 
 
-class Room:
-    """Brings the slots of each pass to the layers of a network."""
+class GradientBuffer:
+    """Gives the layers of a network access to the gradient of the current pass."""
 
-    slots: Slots | None = None
+    gradient: PassGradient | None = None
 
     def views(self, layout: Layout, w: Tensor) -> dict[str, Tensor]:
-        """The parameters, as views into `w`, for the pass that begins."""
-        self.slots = Slots(layout)
-        return dict(zip(layout.names, _Apart.apply(w, self.slots), strict=True))  # type: ignore[no-untyped-call]
+        """Return the parameters as views into `w`, and open the gradient of the pass that begins."""
+        self.gradient = PassGradient(layout)
+        return dict(zip(layout.names, _Apart.apply(w, self.gradient), strict=True))  # type: ignore[no-untyped-call]
 
-    def home(self, layer: str) -> Home:
-        """Of a layer's gradients in the present pass."""
-        return Home(self.slots, layer)
+    def target(self, layer: str) -> GradientTarget:
+        """Return the destination of a layer's gradients in the current pass."""
+        return GradientTarget(self.gradient, layer)
 
 
 class _Apart(torch.autograd.Function):
-    """A vector as the tensors that lie in it."""
+    """Split a vector into parameters. The backward pass joins their gradients in the buffer."""
 
     @staticmethod
-    def forward(w: Tensor, slots: Slots) -> tuple[Tensor, ...]:
-        return tuple(t[0] for t in _apart(w[None], slots.layout))
+    def forward(w: Tensor, gradient: PassGradient) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in _apart(w[None], gradient.layout))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, ctx.slots = inputs
+        _, ctx.gradient = inputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _Together.apply(ctx.slots, *gradients), None  # type: ignore[no-untyped-call]
+        return _Together.apply(ctx.gradient, *gradients), None  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, ...], w: Tensor, slots: Slots) -> Any:
-        parts = _apart(w.movedim(dims[0] or 0, 0), slots.layout)
+    def vmap(info: Any, dims: tuple[int | None, ...], w: Tensor, gradient: PassGradient) -> Any:
+        parts = _apart(w.movedim(dims[0] or 0, 0), gradient.layout)
         return parts, (0,) * len(parts)
 
 
 class _Together(torch.autograd.Function):
-    """The way back: gradients of the parts as one vector."""
+    """The backward pass: the gradients of the parameters as one vector."""
 
     @staticmethod
-    def forward(slots: Slots, *gradients: Tensor) -> Tensor:
-        return slots.joined([g[None] for g in gradients], 1)[0]
+    def forward(gradient: PassGradient, *gradients: Tensor) -> Tensor:
+        return gradient.joined([g[None] for g in gradients], 1)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         pass
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], slots: Slots, *gradients: Tensor) -> Any:
+    def vmap(info: Any, dims: tuple[Any, ...], gradient: PassGradient, *gradients: Tensor) -> Any:
         clients = info.batch_size
         each = [
             g.expand(clients, *g.shape) if dim is None else g.movedim(dim, 0)
             for g, dim in zip(gradients, dims[1:], strict=True)
         ]
-        return slots.joined(each, clients), 0
+        return gradient.joined(each, clients), 0
 
 
 def _apart(w: Tensor, layout: Layout) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
-"""GroupNorm of a whole stack of clients, each with a scale and a level of its own: how its programs are started.
+"""GroupNorm of a stack of clients with scales and shifts of their own: launches of the Triton programs.
 
-Tensors are [clients, batch, channels, height, width]; what comes out lies channels-last, as convolutions leave it.
+Tensors are [clients, batch, channels, height, width]; outputs are channels-last, like those of convolutions.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Which norm it is."""
+class GroupNormSpec:
+    """Hyper-parameters of a GroupNorm kernel."""
 
     count: int
     eps: float
     relu: bool = False  # followed by ReLU
 
     def tile(self, x: Tensor) -> dict[str, int]:
-        """Pixels and channels that a program has in hand at a time."""
+        """Return the tile (pixels, channels) of a program."""
         _, _, channels, height, width = x.shape
         channels, pixels = (1 << (size - 1).bit_length() for size in (channels // self.count, height * width))
         pixels = min(pixels, max(1, 4096 // channels))
         return {"BP": pixels, "BC": channels, "num_warps": 8 if pixels * channels > 2048 else 4}
 
 
-def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
-    """The outputs, and the mean and one over the deviation of every group."""
+def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: GroupNormSpec) -> tuple[Tensor, Tensor]:
+    """Return outputs, and (mean, 1 / deviation) of every group [clients, batch, groups, 2]."""
     from fedbraid.engines.kernels.norm_programs import normalise
 
     clients, batch, channels, height, width = x.shape
@@ -45,9 +45,9 @@ def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: Groups) -> tuple[Ten
 
 
 def gradients(
-    d: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, stats: Tensor, groups: Groups
+    d: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, stats: Tensor, groups: GroupNormSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the inputs, the scales and the levels."""
+    """Return the gradients of inputs, scales and shifts."""
     from fedbraid.engines.kernels.norm_programs import slopes
 
     clients, batch, channels, height, width = x.shape
@@ -65,5 +65,5 @@ def gradients(
 
 
 def _rows(t: Tensor) -> Tensor:
-    """Each client's numbers in one piece, as they are in its vector."""
+    """Return `t` with each client's row contiguous, which it is as a view of the client's vector."""
     return t if t.stride(1) == 1 else t.contiguous()

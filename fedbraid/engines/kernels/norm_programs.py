@@ -1,6 +1,6 @@
-"""GroupNorm for many clients as Triton programs: one program for each group of each sample.
+"""Triton programs for GroupNorm: one program for each group of each sample of each client.
 
-Pixels of a group are read in tiles [pixels, channels] as they lie, and written channels-last, where convolutions want
+Pixels of a group are read in tiles [pixels, channels] in place, and written channels-last, as convolutions expect
 them. Statistics are sums about a number of each place's own, its first: sums of squares about 0 would lose what is left
 of float32 where the mean is large.
 """
@@ -49,7 +49,8 @@ def normalise(
         away = tl.where(mask, value - centre, 0.0)
         total += away
         squares += away * away
-    # Every place has a mean and squares about it; of these, the group's.
+    # Each position of the tile has a mean and a sum of squares about it; combine these into the group's (Chan et al.):
+    # the spread of the group is the spread within positions plus that of the positions' means.
     count = tl.where(p < PIXELS, (PIXELS - 1 - p) // BP + 1, 1).to(tl.float32)[:, None]
     shift = total / count
     own = tl.where(real, centre + shift, 0.0)
@@ -76,11 +77,11 @@ def normalise(
 @triton.jit
 def _received(d, value, mean, rate, gamma, beta, mask, RELU: tl.constexpr):
     """The gradient that reaches the norm's outputs, and its inputs with mean 0 and deviation 1."""
-    slope = tl.load(d, mask=mask, other=0.0)
+    w_gradient = tl.load(d, mask=mask, other=0.0)
     unit = tl.where(mask, (value - mean) * rate, 0.0)
     if RELU:
-        slope = tl.where((value - mean) * (gamma * rate) + beta > 0, slope, 0.0)
-    return slope, unit
+        w_gradient = tl.where((value - mean) * (gamma * rate) + beta > 0, w_gradient, 0.0)
+    return w_gradient, unit
 
 
 @triton.jit
@@ -129,9 +130,9 @@ def slopes(
         mask = (start + p < PIXELS)[:, None] & (c < width)[None, :]
         value = tl.load(x + x_at + start * x_pixel, mask=mask, other=0.0)
         at = d + d_at + start * d_pixel
-        slope, unit = _received(at, value, mean, rate, scale[None, :], level[None, :], mask, RELU)
-        for_gamma += slope * unit
-        for_beta += slope
+        w_gradient, unit = _received(at, value, mean, rate, scale[None, :], level[None, :], mask, RELU)
+        for_gamma += w_gradient * unit
+        for_beta += w_gradient
     gammas, betas = tl.sum(for_gamma, axis=0), tl.sum(for_beta, axis=0)
     place = sums + (client * samples + sample) * C + channel
     tl.store(place, gammas, mask=c < width)
@@ -143,6 +144,6 @@ def slopes(
         mask = (start + p < PIXELS)[:, None] & (c < width)[None, :]
         value = tl.load(x + x_at + start * x_pixel, mask=mask, other=0.0)
         at = d + d_at + start * d_pixel
-        slope, unit = _received(at, value, mean, rate, scale[None, :], level[None, :], mask, RELU)
-        made = rate * (slope * scale[None, :] - level_of_all - unit * along)
+        w_gradient, unit = _received(at, value, mean, rate, scale[None, :], level[None, :], mask, RELU)
+        made = rate * (w_gradient * scale[None, :] - level_of_all - unit * along)
         tl.store(dx + (start + p)[:, None] * C + channel[None, :], made, mask=mask)

@@ -1,8 +1,8 @@
-"""2x2 max pooling and ReLU in one pass, there and back, for the loop on a CPU.
+"""2x2 max pooling and ReLU in one pass, forward and backward, for the loop on a CPU.
 
 torch pools, notes where from, writes zeros, scatters gradients into them, and runs ReLU on its own. Here one byte for
 each output says which corner was the largest, and the way back writes each gradient once. Numbers are only picked, so
-the outputs and gradients are torch's to the bit. Images have their channels innermost; others go to torch.
+the outputs and gradients are torch's to the bit. Images must be channels-last; others go to torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedbraid.models.convolutional import PooledConv2d
 log = logging.getLogger("fedbraid")
 
 TYPES = {torch.float32: ("float", "int32_t"), torch.float64: ("double", "int64_t")}
-"""Numbers in C, and integers as long as they are."""
+"""Each floating type in C, and an integer type of equal length, with which gradients are masked bit by bit."""
 
 PROGRAM = """#include <stdint.h>
 #include <string.h>
@@ -79,14 +79,14 @@ void backward(int64_t n, int64_t h, int64_t w, const bits *restrict dy, const ui
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The two functions for images of so many channels, in one type of numbers."""
+    """The compiled forward and backward functions for one number of channels and one type."""
 
     forward: Any
     backward: Any
 
     @staticmethod
     def of(channels: int, dtype: torch.dtype, cap: float) -> Pool:
-        """Compiled in at most `cap` seconds, where they are not there yet."""
+        """Load the functions, compiling them within `cap` seconds if necessary. Raises NotCompiled."""
         real, bits = TYPES[dtype]
         path = library(PROGRAM % {"channels": channels, "real": real, "bits": bits}, cap)
         try:
@@ -101,7 +101,7 @@ class Pool:
         return pool
 
     def is_right(self, channels: int, dtype: torch.dtype) -> bool:
-        """Whether small images come out as torch has them: some compilers fail at loops such as these."""
+        """Return whether the functions agree with torch on small images: some compilers miscompile such loops."""
         numbers = torch.randn(2, 7, 5, channels, dtype=dtype, generator=torch.Generator().manual_seed(0)) - 1
         x = numbers.permute(0, 3, 1, 2).requires_grad_()
         with torch.enable_grad():
@@ -111,7 +111,7 @@ class Pool:
 
 
 class MaxPoolReLU(torch.autograd.Function):
-    """(images, functions) -> the pooled images. It has no second derivative."""
+    """(images, functions) -> pooled images. No second derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, pool: Pool) -> Tensor:
@@ -139,7 +139,7 @@ def _like(images: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 class LoopConv2d(PooledConv2d):
-    """A convolution whose pooling and ReLU are one pass, where its images lie as that wants them."""
+    """A convolution with fused pooling and ReLU for channels-last images; others use torch's operations."""
 
     pool: Pool
 
@@ -152,7 +152,7 @@ class LoopConv2d(PooledConv2d):
 
 
 def for_loops(module: nn.Module, cap: float) -> nn.Module:
-    """A copy of `module` whose pooled convolutions are fast for one client on a CPU, where there is a C compiler."""
+    """Return a copy of `module` with fused pooling on a CPU, or with torch's own if there is no C compiler."""
     module = copy.deepcopy(module)
     for layer in module.modules():
         if type(layer) is PooledConv2d and layer.weight.dtype in TYPES:

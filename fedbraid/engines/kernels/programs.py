@@ -1,4 +1,4 @@
-"""Convolution for many clients as Triton programs: one matrix product for each client.
+"""Triton programs for convolutions of many clients: one matrix product for each client.
 
 A client's convolution is a product of patches [M, KD] and weights [KD, N]: a row for every output pixel, a column for
 every output channel, and KD = taps x channels numbers in a patch. Patches are gathered on the way and never written;
@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 NONE = tl.constexpr(4)
-"""Where ReLU let nothing through, no corner of a window receives a gradient."""
+"""The corner of a window that ReLU blocked: no pixel receives its gradient."""
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _put(high, low, at, value, real, FINE: tl.constexpr):
 
 @triton.jit
 def _place(m, OH, OW, POOL: tl.constexpr):
-    """The sample, row and column of each row of patches; OH and OW are the sides of the output."""
+    """Sample, row and column of each row of patches; OH and OW are the sides of the output."""
     if POOL:
         window, corner = m // 4, m % 4
         line = window // OW
@@ -51,7 +51,7 @@ def _place(m, OH, OW, POOL: tl.constexpr):
 
 @triton.jit
 def _pixels(m, OH, OW, s_batch, s_row, s_column, POOL: tl.constexpr):
-    """Where the patch of each row begins."""
+    """Offset at which the patch of each row begins (64 bits: a batch may exceed 2**31 numbers)."""
     sample, row, column = _place(m, OH, OW, POOL)
     return sample.to(tl.int64) * s_batch + row * s_row + column * s_column
 
@@ -219,16 +219,17 @@ def convolve(
     rows = client * w_client + tl.minimum(n, N - 1) * KD
     step = tl.arange(0, BK)
     total = tl.zeros((BM, BN), dtype=tl.float32)
+    # BK divides C, so a step stays within one tap: its offset is a scalar, and no division per number is needed.
     for start in range(0, KD, BK):
         tap = start // C
         offset = (tap // KW) * x_row + (tap % KW) * x_column + (start - tap * C)
         at = begins[:, None] + (offset + step)[None, :]
         w_at = rows[:, None] + (start + step)[None, :]
-        patch, slope = tl.load(high + at), tl.trans(tl.load(w_high + w_at))
+        patch, w_gradient = tl.load(high + at), tl.trans(tl.load(w_high + w_at))
         if FINE:
-            total = tl.dot(tl.load(low + at), slope, total)
+            total = tl.dot(tl.load(low + at), w_gradient, total)
             total = tl.dot(patch, tl.trans(tl.load(w_low + w_at)), total)
-        total = tl.dot(patch, slope, total)
+        total = tl.dot(patch, w_gradient, total)
     _finish(total, bias, y, chosen, m, n, M, N, client, b_client, b_out, BM, BN, POOL, BIASED)
 
 
@@ -314,7 +315,9 @@ def weight_gradient(
 
 
 @triton.jit
-def combine(parts, slope, bias, N, C, TAPS, KP, SPLITS, to_client, b_client, BLOCK: tl.constexpr, BIASED: tl.constexpr):
+def combine(
+    parts, w_gradient, bias, N, C, TAPS, KP, SPLITS, to_client, b_client, BLOCK: tl.constexpr, BIASED: tl.constexpr
+):
     """The splits of `weight_gradient`, summed in their order: slope [client, n, channel, tap] and bias [client, n]."""
     client = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -333,6 +336,6 @@ def combine(parts, slope, bias, N, C, TAPS, KP, SPLITS, to_client, b_client, BLO
         for j in tl.static_range(8):
             total += tl.load(parts + place + j * step, mask=(n < N) & (start + j < SPLITS), other=0.0)
         place += 8 * step
-    tl.store(slope + client * to_client + at, total, mask=at < size)
+    tl.store(w_gradient + client * to_client + at, total, mask=at < size)
     if BIASED:
         tl.store(bias + client * b_client + (at - size), total, mask=(at >= size) & (n < N))

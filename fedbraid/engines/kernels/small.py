@@ -1,12 +1,12 @@
-"""Convolutions of few channels to few outs, such as the first of LeNet: how their programs are started."""
+"""Convolutions of few channels to few outputs, such as LeNet's first: launches of the Triton programs."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from fedbraid.engines.kernels.convolution_spec import Convolution, Pair
 from fedbraid.engines.kernels.few import check_size
-from fedbraid.engines.kernels.kind import Kind, Pair
 from fedbraid.engines.kernels.tiles import PROGRAMS, breadth, split_rows
 
 TAPS = 25
@@ -15,13 +15,13 @@ CHANNELS = 4
 
 
 def is_small(w: Tensor) -> bool:
-    """Whether a thread's registers hold what belongs to a window."""
+    """Return whether a window with all its outputs fits into a thread's registers."""
     _, outs, channels, height, width = w.shape
     return outs <= OUTS and channels <= CHANNELS and height * width <= TAPS
 
 
-def product(x: Tensor, w: Tensor, bias: Tensor | None, size: Pair, kind: Kind) -> tuple[Tensor, Tensor]:
-    """`x` with weights [clients, outs, channels, height, width]; the result lies channels-last."""
+def product(x: Tensor, w: Tensor, bias: Tensor | None, size: Pair, kind: Convolution) -> tuple[Tensor, Tensor]:
+    """Convolve `x` with weights [clients, outs, channels, height, width]; the result is channels-last."""
     from fedbraid.engines.kernels.small_programs import convolve
 
     check_size(x)
@@ -40,18 +40,20 @@ def product(x: Tensor, w: Tensor, bias: Tensor | None, size: Pair, kind: Kind) -
     return y.permute(0, 1, 4, 2, 3), chosen
 
 
-def weight_gradient(d: Tensor, chosen: Tensor, x: Tensor, slope: Tensor, biased: bool, kind: Kind) -> Tensor:
-    """As `few.weight_gradient`."""
+def weight_gradient(
+    d: Tensor, chosen: Tensor, x: Tensor, w_gradient: Tensor, biased: bool, kind: Convolution
+) -> Tensor:
+    """Return partial sums of the weight gradient, as `few.weight_gradient` does."""
     from fedbraid.engines.kernels import small_programs
 
     check_size(d)
-    clients, outs, channels, height, width = slope.shape
+    clients, outs, channels, height, width = w_gradient.shape
     across = breadth(channels * height * width + biased)
     windows = d.shape[1] * d.shape[3] * d.shape[4]
     bm, bn = 32, min(outs, 2)  # as fast as any on an H200, and easy on registers
     blocks = channels, -(-outs // bn)
     splits, share = split_rows(windows, bm, blocks[0] * blocks[1] * clients, 6 * PROGRAMS)
-    parts = torch.empty(splits, clients, outs, across, dtype=torch.float32, device=slope.device)
+    parts = torch.empty(splits, clients, outs, across, dtype=torch.float32, device=w_gradient.device)
     small_programs.weight_gradient[(*blocks, clients * splits)](
         x, d, chosen, parts, windows, across, share, *x.stride(), *d.stride(),
         N=outs, C=channels, KH=height, KW=width, OH=d.shape[3], OW=d.shape[4], STRIDE=kind.stride,

@@ -1,4 +1,4 @@
-"""Convolutions of few channels to few outs as Triton programs: sums on the ordinary cores, unrolled by the compiler.
+"""Triton programs for convolutions of few channels to few outputs: unrolled sums on the ordinary cores.
 
 Six outs leave most of a tensor core idle, and patches must be moved about before it takes them. Here every thread has
 a window of its own (without POOL, a pixel): it reads each number under it once, for all outs and all corners of the
@@ -23,13 +23,13 @@ def _number(value, FINE: tl.constexpr):
 
 @triton.jit
 def _plus(totals, at: tl.constexpr, value):
-    """The tuple with one of its numbers raised."""
+    """The tuple with `value` added at one position (Triton has no indexed assignment to registers)."""
     return totals[:at] + (totals[at] + value,) + totals[at + 1 :]
 
 
 @triton.constexpr_function
 def _tap(row, column, corner, SIDE, STRIDE, KH, KW):
-    """Which tap of the patch at a corner of the window is at this row and column of the window; -1 for none."""
+    """The tap of the patch of `corner` at this row and column of the window; -1 if it lies outside."""
     i, j = row - (corner // SIDE) * STRIDE, column - (corner % SIDE) * STRIDE
     return i * KW + j if 0 <= i < KH and 0 <= j < KW else -1
 
@@ -153,15 +153,15 @@ def weight_gradient(
         slopes = ()
         for n in tl.static_range(BN):
             out_n = tl.minimum(first + n, N - 1)
-            slope = _number(tl.load(place + out_n * d_channel, mask=real, other=0.0), FINE)
+            w_gradient = _number(tl.load(place + out_n * d_channel, mask=real, other=0.0), FINE)
             if POOL:
                 corner_n = tl.load(chosen + (m * N + out_n), mask=real, other=NONE)
                 for corner in tl.static_range(CORNERS):
-                    slopes = slopes + (tl.where(corner_n == corner, slope, 0.0),)
-                slope = tl.where(corner_n == NONE, 0.0, slope)
+                    slopes = slopes + (tl.where(corner_n == corner, w_gradient, 0.0),)
+                w_gradient = tl.where(corner_n == NONE, 0.0, w_gradient)
             else:
-                slopes = slopes + (slope,)
-            totals = _plus(totals, n * (TAPS + 1) + TAPS, slope)
+                slopes = slopes + (w_gradient,)
+            totals = _plus(totals, n * (TAPS + 1) + TAPS, w_gradient)
         patch = x + (sample * x_batch + (SIDE * STRIDE) * (row * x_row + column * x_column))
         for r in tl.static_range(KH + (SIDE - 1) * STRIDE):
             for s in tl.static_range(KW + (SIDE - 1) * STRIDE):

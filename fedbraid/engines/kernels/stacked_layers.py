@@ -1,9 +1,12 @@
-"""Layers that stay fast when a stack gives every client weights of its own.
+"""Layers that stay fast when every client of a stack has its own weights.
 
 Libraries run a stack's convolutions in groups, which on GPUs is several times slower than their arithmetic, and
-GroupNorm in pieces, between copies from one layout to another. These layers take the place of a network's own in the
-stack, and go to `conv.py`, `linear.py` and `norm.py` under `torch.func.vmap`. Gradients of weights are written where
-`room.py` says.
+GroupNorm in pieces, between copies from one layout to another. These layers replace a network's own in the
+stack, and call `conv.py`, `linear.py` and `norm.py` under `torch.func.vmap`. Gradients of weights are written where
+`gradient_buffer.py` says.
+
+Each layer is an `autograd.Function` with a `vmap` rule, whose backward pass is a second Function with its own rule:
+`vmap(grad(...))` batches the backward pass too, and a single Function would reach it without the client axis.
 """
 
 from __future__ import annotations
@@ -19,45 +22,45 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from fedbraid.engines.kernels import conv, linear, norm
-from fedbraid.engines.kernels.gradient_buffer import Home, Room
-from fedbraid.engines.kernels.kind import Kind, Pair
-from fedbraid.engines.kernels.norm import Groups
+from fedbraid.engines.kernels.convolution_spec import Convolution, Pair
+from fedbraid.engines.kernels.gradient_buffer import GradientBuffer, GradientTarget
+from fedbraid.engines.kernels.norm import GroupNormSpec
 from fedbraid.models.convolutional import PooledConv2d
 
 Dims = tuple[int | None, ...]
 
 
 class StackConv2d(nn.Conv2d):
-    """A convolution by kernels of our own; it may stand for its pooling and ReLU too."""
+    """A convolution by this package's kernels, with pooling and ReLU fused where `kind` says so."""
 
-    kind: Kind
+    kind: Convolution
     name: str
-    room: Room
+    buffer: GradientBuffer
 
     def forward(self, x: Tensor) -> Tensor:
-        home = self.room.home(self.name)
-        made: Tensor = ClientConv.apply(x, self.weight, self.bias, self.kind, home)[0]  # type: ignore[no-untyped-call]
+        target = self.buffer.target(self.name)
+        made: Tensor = ClientConv.apply(x, self.weight, self.bias, self.kind, target)[0]  # type: ignore[no-untyped-call]
         return made
 
 
 class StackLinear(nn.Linear):
-    """A fully connected layer whose gradients are written where they belong, where its inputs are plain batches."""
+    """A fully connected layer that writes its gradients into the buffer, for inputs [B, in]."""
 
     name: str
-    room: Room
+    buffer: GradientBuffer
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 2:
             return super().forward(x)
-        home = self.room.home(self.name)
-        made: Tensor = ClientLinear.apply(x, self.weight, self.bias, home)  # type: ignore[no-untyped-call]
+        target = self.buffer.target(self.name)
+        made: Tensor = ClientLinear.apply(x, self.weight, self.bias, target)  # type: ignore[no-untyped-call]
         return made
 
 
 class StackGroupNorm(nn.GroupNorm):
-    """GroupNorm by kernels of our own, where it is of images; it may stand for the ReLU after it too."""
+    """GroupNorm of images by this package's kernels, with the ReLU after it fused where `groups` says so."""
 
-    groups: Groups
+    groups: GroupNormSpec
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 4:
@@ -66,20 +69,20 @@ class StackGroupNorm(nn.GroupNorm):
         return made
 
 
-def for_stacks(module: nn.Module, fine: bool = True, room: Room | None = None) -> nn.Module:
-    """A copy of `module` whose layers are fast in a stack, where they are of a kind that can be.
+def for_stacks(module: nn.Module, fine: bool = True, buffer: GradientBuffer | None = None) -> nn.Module:
+    """Return a copy of `module` with supported layers replaced by the stack's own.
 
     Without `fine` the convolutions' products are of bfloat16, with sums in float32. `room` is where gradients go.
     """
-    module, room = copy.deepcopy(module), room or Room()
+    module, buffer = copy.deepcopy(module), buffer or GradientBuffer()
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Conv2d) and type(layer) in (nn.Conv2d, PooledConv2d) and _is_plain(layer):
-            kind = Kind(layer.stride[0], int(layer.padding[0]), isinstance(layer, PooledConv2d), fine)
-            _become(layer, StackConv2d, kind=kind, name=name, room=room)
+            kind = Convolution(layer.stride[0], int(layer.padding[0]), isinstance(layer, PooledConv2d), fine)
+            _become(layer, StackConv2d, kind=kind, name=name, buffer=buffer)
         elif type(layer) is nn.Linear:
-            _become(layer, StackLinear, name=name, room=room)
+            _become(layer, StackLinear, name=name, buffer=buffer)
         elif type(layer) is nn.GroupNorm and layer.affine:
-            _become(layer, StackGroupNorm, groups=Groups(layer.num_groups, layer.eps))
+            _become(layer, StackGroupNorm, groups=GroupNormSpec(layer.num_groups, layer.eps))
     _join_relu(module)
     return module
 
@@ -91,7 +94,7 @@ def _become(layer: nn.Module, other: type[nn.Module], **more: Any) -> None:
 
 
 def _join_relu(module: nn.Module) -> None:
-    """ReLU that follows a norm in a sequence becomes part of it, unless the norm stands elsewhere too."""
+    """Fuse a ReLU into the norm before it in a sequence, unless the norm is used elsewhere too."""
     uses = Counter(layer for _, layer in module.named_modules(remove_duplicate=False))
     for layers in module.modules():
         if not isinstance(layers, nn.Sequential):
@@ -103,7 +106,7 @@ def _join_relu(module: nn.Module) -> None:
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
-    """One stride, one padding of zeros, nothing dilated or grouped."""
+    """Return whether a convolution is square, zero-padded, not dilated and not grouped."""
     if isinstance(layer.padding, str) or layer.padding_mode != "zeros" or layer.groups != 1 or layer.dilation != (1, 1):
         return False
     square = len({*layer.stride}) == len({*layer.padding}) == len({*layer.kernel_size}) == 1
@@ -111,15 +114,17 @@ def _is_plain(layer: nn.Conv2d) -> bool:
 
 
 class ClientConv(torch.autograd.Function):
-    """(x, w, b) -> the outputs, and for the way back chosen corners and ready inputs. It has no second derivative."""
+    """(x, w, b) -> outputs, and for the backward pass the chosen corners and prepared inputs. No second derivative."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, b: Tensor | None, kind: Kind, home: Home) -> tuple[Tensor, ...]:
+    def forward(
+        x: Tensor, w: Tensor, b: Tensor | None, kind: Convolution, target: GradientTarget
+    ) -> tuple[Tensor, ...]:
         return tuple(t[0] for t in conv.forward(x[None], w[None], None if b is None else b[None], kind))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, w, b, ctx.kind, ctx.home = inputs
+        x, w, b, ctx.kind, ctx.target = inputs
         ctx.size, ctx.biased = (x.shape[-2], x.shape[-1]), b is not None
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)  # or zeros are written for the outputs that have no gradient
@@ -132,12 +137,14 @@ class ClientConv(torch.autograd.Function):
             return None, None, None, None, None
         wanted = ctx.needs_input_grad[0]
         made = _Gradients.apply(  # type: ignore[no-untyped-call]
-            d, *ctx.saved_tensors, ctx.size, ctx.kind, wanted, ctx.biased, ctx.home
+            d, *ctx.saved_tensors, ctx.size, ctx.kind, wanted, ctx.biased, ctx.target
         )
         return made[0] if wanted else None, made[1], made[2] if ctx.biased else None, None, None
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, kind: Kind, home: Home) -> Any:
+    def vmap(
+        info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, kind: Convolution, target: GradientTarget
+    ) -> Any:
         x, w = _leading(x, dims[0], info.batch_size), _leading(w, dims[1], info.batch_size)
         b = None if b is None else _leading(b, dims[2], info.batch_size)
         return conv.forward(x, w, b, kind), (0, 0, 0)
@@ -151,12 +158,12 @@ class _Gradients(torch.autograd.Function):
         chosen: Tensor,
         ready: Tensor,
         size: Pair,
-        kind: Kind,
+        kind: Convolution,
         wanted: bool,
         biased: bool,
-        home: Home,
+        target: GradientTarget,
     ) -> tuple[Tensor, ...]:
-        made = _gradients(d[None], w[None], chosen[None], ready[None], size, kind, wanted, biased, home)
+        made = _gradients(d[None], w[None], chosen[None], ready[None], size, kind, wanted, biased, target)
         return tuple(t[0] for t in made)
 
     @staticmethod
@@ -175,45 +182,47 @@ def _gradients(
     chosen: Tensor,
     ready: Tensor,
     size: Pair,
-    kind: Kind,
+    kind: Convolution,
     wanted: bool,
     biased: bool,
-    home: Home,
+    target: GradientTarget,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    slope, bias = home.weight(w), home.bias(w[:, :, 0, 0, 0]) if biased else None
-    back = conv.gradients(d, w, chosen, ready, size, kind, wanted, slope, bias)
-    return back, slope, slope.new_empty(len(w), 0) if bias is None else bias
+    w_gradient, bias = target.weight(w), target.bias(w[:, :, 0, 0, 0]) if biased else None
+    back = conv.gradients(d, w, chosen, ready, size, kind, wanted, w_gradient, bias)
+    return back, w_gradient, w_gradient.new_empty(len(w), 0) if bias is None else bias
 
 
 class ClientLinear(torch.autograd.Function):
     """(x, w, b) -> the outputs. It has no second derivative."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, b: Tensor | None, home: Home) -> Tensor:
+    def forward(x: Tensor, w: Tensor, b: Tensor | None, target: GradientTarget) -> Tensor:
         return linear.forward(x[None], w[None], None if b is None else b[None])[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, w, b, ctx.home = inputs
+        x, w, b, ctx.target = inputs
         ctx.biased = b is not None
         ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[0]
-        made = _LinearGradients.apply(d, *ctx.saved_tensors, wanted, ctx.biased, ctx.home)  # type: ignore[no-untyped-call]
+        made = _LinearGradients.apply(d, *ctx.saved_tensors, wanted, ctx.biased, ctx.target)  # type: ignore[no-untyped-call]
         return made[0] if wanted else None, made[1], made[2] if ctx.biased else None, None
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, home: Home) -> Any:
+    def vmap(info: Any, dims: Dims, x: Tensor, w: Tensor, b: Tensor | None, target: GradientTarget) -> Any:
         x, w = _leading(x, dims[0], info.batch_size), _leading(w, dims[1], info.batch_size)
         return linear.forward(x, w, None if b is None else _leading(b, dims[2], info.batch_size)), 0
 
 
 class _LinearGradients(torch.autograd.Function):
     @staticmethod
-    def forward(d: Tensor, x: Tensor, w: Tensor, wanted: bool, biased: bool, home: Home) -> tuple[Tensor, ...]:
-        return tuple(t[0] for t in _linear_gradients(d[None], x[None], w[None], wanted, biased, home))
+    def forward(
+        d: Tensor, x: Tensor, w: Tensor, wanted: bool, biased: bool, target: GradientTarget
+    ) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in _linear_gradients(d[None], x[None], w[None], wanted, biased, target))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -226,18 +235,18 @@ class _LinearGradients(torch.autograd.Function):
 
 
 def _linear_gradients(
-    d: Tensor, x: Tensor, w: Tensor, wanted: bool, biased: bool, home: Home
+    d: Tensor, x: Tensor, w: Tensor, wanted: bool, biased: bool, target: GradientTarget
 ) -> tuple[Tensor, Tensor, Tensor]:
-    slope, bias = home.weight(w), home.bias(w[:, :, 0]) if biased else None
-    back = linear.gradients(d, x, w, wanted, slope, bias)
-    return back, slope, slope.new_empty(len(w), 0) if bias is None else bias
+    w_gradient, bias = target.weight(w), target.bias(w[:, :, 0]) if biased else None
+    back = linear.gradients(d, x, w, wanted, w_gradient, bias)
+    return back, w_gradient, w_gradient.new_empty(len(w), 0) if bias is None else bias
 
 
 class ClientNorm(torch.autograd.Function):
-    """(x, gamma, beta) -> the outputs, and the statistics for the way back. It has no second derivative."""
+    """(x, gamma, beta) -> outputs, and the statistics for the backward pass. No second derivative."""
 
     @staticmethod
-    def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: Groups) -> tuple[Tensor, ...]:
+    def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: GroupNormSpec) -> tuple[Tensor, ...]:
         return tuple(t[0] for t in norm.forward(x[None], gamma[None], beta[None], groups))
 
     @staticmethod
@@ -261,7 +270,9 @@ class ClientNorm(torch.autograd.Function):
 
 class _NormGradients(torch.autograd.Function):
     @staticmethod
-    def forward(d: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, stats: Tensor, groups: Groups) -> tuple[Tensor, ...]:
+    def forward(
+        d: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, stats: Tensor, groups: GroupNormSpec
+    ) -> tuple[Tensor, ...]:
         made = norm.gradients(d[None], x[None], gamma[None], beta[None], stats[None], groups)
         return tuple(t[0] for t in made)
 

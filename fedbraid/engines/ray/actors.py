@@ -1,4 +1,4 @@
-"""Workers as Ray actors: the only module that knows of Ray, which is imported when it is first needed."""
+"""Workers as Ray actors: the only module that imports Ray, at its first use."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import torch
 
 from fedbraid.engines.cpu import usable_cores
 from fedbraid.engines.ray.worker import Worker
-from fedbraid.engines.ray.worker_pool import Lost
+from fedbraid.engines.ray.worker_pool import WorkerLost
 from fedbraid.errors import UserError
 
 
 class RayRemote:
-    """A Ray of our own on this machine (no address), or one that runs already. Connects when it is first used."""
+    """A Ray cluster: started on this machine if there is no address, else joined. Connects at its first use."""
 
     def __init__(self, address: str = "", gpus: float = 0.0, may_use_gpus: bool = True, least: int = 0) -> None:
         if find_spec("ray") is None:
@@ -33,7 +33,7 @@ class RayRemote:
 
     @cached_property
     def ray(self) -> Any:
-        """The module, connected."""
+        """The Ray module, connected. Raises UserError if the cluster cannot be joined."""
         import ray
 
         if not ray.is_initialized():
@@ -58,7 +58,7 @@ class RayRemote:
 
     @cached_property
     def gpus(self) -> float:
-        """GPUs of each worker: as many as were asked for, else one where the cluster has any."""
+        """GPUs of each worker: the configured number, else 1 if the cluster has any."""
         return self.given or float(self.may_use_gpus and self._resource("GPU") >= 1)
 
     def _resource(self, name: str) -> float:
@@ -74,11 +74,13 @@ class RayRemote:
         return room
 
     def start(self) -> Any:
-        return self._actor.remote("cuda" if self.gpus else "cpu", fetched)
+        return self._actor.remote("cuda" if self.gpus else "cpu", fetch_array)
 
     @cached_property
     def _actor(self) -> Any:
-        """The class of actors. What is lost is for the driver to make up for, not for Ray."""
+        """The actor class. Ray's own restarts are off: a restarted actor has lost its shares, which only the driver can
+        restore in the right order.
+        """
         settings = {"num_cpus": 1, "num_gpus": self.gpus, "max_restarts": 0, "max_task_retries": 0}
         return self.ray.remote(Worker).options(scheduling_strategy="SPREAD", **settings)
 
@@ -91,8 +93,8 @@ class RayRemote:
 
     def put(self, value: Any, own: Sequence[type] = ()) -> Any:
         for odd in (torch.classes, torch.ops):  # a hook that says `setup.classes` makes pickle think of torch's
-            copyreg.pickle(type(odd), _by_name)
-        modules = {sys.modules[kind.__module__] for kind in own if _is_the_users(kind)}
+            copyreg.pickle(type(odd), _pickled_by_name)
+        modules = {sys.modules[kind.__module__] for kind in own if _is_user_code(kind)}
         for module in modules:
             self.ray.cloudpickle.register_pickle_by_value(module)
         try:
@@ -113,10 +115,10 @@ class RayRemote:
             if isinstance(cause, UserError):
                 raise UserError(str(cause)) from None
             if isinstance(cause, gone):
-                raise Lost(_said(cause)) from None
+                raise WorkerLost(_last_line(cause)) from None
             raise
         except gone as error:
-            raise Lost(_said(error)) from None
+            raise WorkerLost(_last_line(error)) from None
 
     def ready(self, references: Sequence[Any], seconds: float) -> list[Any]:
         done, waiting = self.ray.wait(list(references), num_returns=1, timeout=seconds)
@@ -124,20 +126,20 @@ class RayRemote:
         return [*done, *more]
 
 
-def fetched(reference: Any) -> np.ndarray:
-    """What another worker has made, on a worker."""
+def fetch_array(reference: Any) -> np.ndarray:
+    """Retrieve the result of another worker's call."""
     import ray
 
     made: np.ndarray = ray.get(reference)
     return made
 
 
-def _by_name(module: Any) -> tuple[Callable[[str], Any], tuple[str]]:
+def _pickled_by_name(module: Any) -> tuple[Callable[[str], Any], tuple[str]]:
     return import_module, (module.__name__,)
 
 
-def _is_the_users(kind: type) -> bool:
-    """Whether a class is neither FedBraid's nor part of an installed package."""
+def _is_user_code(kind: type) -> bool:
+    """Return whether a class is user code, which workers may not have installed."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     if kind.__module__.split(".")[0] in ("fedbraid", "__main__") or file is None:  # Ray itself takes care of __main__
@@ -147,7 +149,7 @@ def _is_the_users(kind: type) -> bool:
     return not any(Path(file).is_relative_to(place) for place in installed)
 
 
-def _said(error: Exception) -> str:
-    """The last thing that Ray says of a loss, in one line."""
+def _last_line(error: Exception) -> str:
+    """Return the last line of Ray's message about a loss."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

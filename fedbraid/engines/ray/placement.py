@@ -1,4 +1,4 @@
-"""Which worker holds which clients: balanced by what clients cost and by how fast workers were measured to be."""
+"""Placement of clients on workers, balanced by the clients' cost and the workers' measured speed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 BETTER = 0.8
-"""Clients move where a round would take this share of its time, or less …"""
+"""Clients move if a round would then take at most this share of its time …"""
 WORTH = 2.0
-"""… and this many times the move is won back in the rounds that are left."""
+"""… and if the remaining rounds save at least this many times the duration of the move."""
 
 
 def costs(sizes: NDArray[np.integer], work: LocalWork) -> Floats:
-    """[clients] samples that each goes through in a round."""
+    """Return [clients]: samples that each trains on in a round."""
     if work.steps:
         return np.asarray(work.steps * np.minimum(work.batch or sizes, sizes), dtype=np.float64)
     return np.asarray(work.epochs * sizes, dtype=np.float64)
 
 
-def dealt(cost: Floats, speed: Floats) -> Ints:
-    """[clients] a worker for each: the dearest first, each to who is done with the others soonest."""
+def assign_clients(cost: Floats, speed: Floats) -> Ints:
+    """Return [clients]: a worker for each, greedily by decreasing cost to the worker that would finish first."""
     home = np.zeros(len(cost), dtype=np.int64)
     load = np.zeros(len(speed))
     done = [(0.0, 1.0 / s, w) for w, s in enumerate(speed.tolist())]
@@ -41,17 +41,17 @@ def dealt(cost: Floats, speed: Floats) -> Ints:
 
 
 def loads(home: Ints, cost: Floats, workers: int) -> Floats:
-    """[workers] what each one's clients cost together."""
+    """Return [workers]: the total cost of each worker's clients."""
     return np.bincount(home, cost, minlength=workers).astype(np.float64)
 
 
 def seconds(home: Ints, cost: Floats, speed: Floats) -> float:
-    """How long a round of everybody takes: as long as its slowest worker."""
+    """Return the duration of a round of all clients: that of its slowest worker."""
     return float((loads(home, cost, len(speed)) / speed).max())
 
 
-def evened(home: Ints, cost: Floats, speed: Floats) -> Ints:
-    """`home` with few clients moved: from who takes longer than need be to who would be done first."""
+def rebalance(home: Ints, cost: Floats, speed: Floats) -> Ints:
+    """Return `home` with few clients moved, from overloaded workers to those that would finish first."""
     home = home.copy()
     load = loads(home, cost, len(speed))
     fair = cost.sum() / speed.sum()  # seconds, were clients divisible
@@ -68,7 +68,7 @@ def evened(home: Ints, cost: Floats, speed: Floats) -> Ints:
 
 
 def _leaving(clients: Ints, cost: Floats, excess: float) -> Iterator[int]:
-    """The dearest clients that together cost no more than the excess: few of them, and not too many."""
+    """Yield the most costly clients that together do not exceed `excess`: few moves, and none too many."""
     for client in clients[np.argsort(-cost[clients], kind="stable")]:
         if cost[client] <= excess:
             excess -= cost[client]
@@ -76,5 +76,5 @@ def _leaving(clients: Ints, cost: Floats, excess: float) -> Iterator[int]:
 
 
 def worth_moving(now: float, then: float, rounds: float, move: float) -> bool:
-    """Whether rounds of `then` seconds instead of `now` are worth a move that takes `move` seconds."""
+    """Return whether rounds of `then` seconds instead of `now` are worth a move that takes `move` seconds."""
     return then <= BETTER * now and (now - then) * rounds >= WORTH * move

@@ -1,7 +1,7 @@
-"""Clients' states that workers elsewhere write, as the driver knows them: which files hold, for which share.
+"""Client states that workers write, seen from the driver: the current segment files of each share.
 
-All of them lie in one folder that everybody sees. Files are never changed, and each has a name of its own, so those
-that held at the beginning of a round hold until its end, whatever becomes of the workers meanwhile.
+All segments are in one folder that every machine sees. Segments are never changed, and each has a unique name, so those
+current at the beginning of a round stay valid until its end, even if every worker is lost in between.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fedbraid.core.round import nothing
 from fedbraid.storage.client_store import ClientStore, Kept
 
 
-class Scattered(ClientStore):
-    """What a checkpoint sees of the states; `settle` waits until those of the latest round are in files."""
+class RemoteStates(ClientStore):
+    """The client store of a cluster; `settle` waits until the states of the latest round are in files."""
 
     def __init__(self, blank: Kept, directory: Path | None = None, *, on_disk: bool = False) -> None:
         self.close: Callable[[], object] = nothing
@@ -31,20 +31,20 @@ class Scattered(ClientStore):
         self.of_share: dict[int, list[str]] = {}  # those that have a share's clients; of one that is not here: all
         self.committed: frozenset[str] = frozenset()  # what the latest checkpoint lists
         self.settle: Callable[[], None] = nothing
-        self.forsake: Callable[[], None] = nothing  # told that what workers hold is no longer so
+        self.release: Callable[[], None] = nothing  # told that what workers hold is no longer so
 
     # --- for the engine
 
-    def having(self, shares: Iterable[int]) -> list[str]:
-        """Those in which the states of these shares' clients are."""
+    def segments_of(self, shares: Iterable[int]) -> list[str]:
+        """Return the segments that hold the states of these shares' clients, oldest first."""
         mine = [self.of_share.get(share, self.order) for share in shares]
         listed = {name for names in mine for name in names}
         return [name for name in self.order if name in listed]
 
     def advance(self, kept: Mapping[int, Sequence[str]], shares: int) -> None:
-        """A round is over: shares' states are now in these segments, and others' where they were."""
+        """Make these segments current after a round, and delete those that neither a share nor a checkpoint needs."""
         before = set(self.order)
-        now = {share: list(kept.get(share, self.having([share]))) for share in range(shares)}
+        now = {share: list(kept.get(share, self.segments_of([share]))) for share in range(shares)}
         listed = {name for names in now.values() for name in names}
         fresh = dict.fromkeys(name for names in now.values() for name in names if name not in before)
         self.order = [name for name in self.order if name in listed] + list(fresh)
@@ -52,8 +52,8 @@ class Scattered(ClientStore):
         self._drop(before - listed - self.committed)
 
     @contextmanager
-    def sign(self) -> Iterator[str]:
-        """A file in the folder, by which workers can tell that they see the same one."""
+    def marker(self) -> Iterator[str]:
+        """Create a marker file, by which workers check that they see the same folder."""
         name = f".seen-{uuid4().hex}" if self.blank else ""
         if not name:
             yield name
@@ -67,8 +67,8 @@ class Scattered(ClientStore):
             file.unlink(missing_ok=True)
 
     def share_out(self, origin: Mapping[int, Iterable[int]]) -> None:
-        """Clients have moved: `origin` says from which shares each new share has them."""
-        self.of_share = {share: self.having(before) for share, before in origin.items()}
+        """Record that clients moved: `origin` names the old shares of each new share."""
+        self.of_share = {share: self.segments_of(before) for share, before in origin.items()}
 
     # --- for checkpoints and readers
 
@@ -83,7 +83,7 @@ class Scattered(ClientStore):
         raise RuntimeError("clients' states are written where they train")
 
     def save(self, name: str) -> list[str]:
-        """The segments that a checkpoint must list; workers have written them."""
+        """Return the segments that a checkpoint must list; workers have written them."""
         self.settle()
         return list(self.order)
 
@@ -93,7 +93,7 @@ class Scattered(ClientStore):
         self._drop(replaced - self.committed)
 
     def restore(self, segments: Sequence[str], only: Container[int] | None = None) -> None:
-        self.forsake()
+        self.release()
         self.order, self.of_share, self.committed = list(segments), {}, frozenset(segments)
 
     def _drop(self, names: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
-"""What travels between a driver and workers elsewhere: arrays on the host, which need no copies on their way.
+"""Messages between the driver and the workers of a cluster, as NumPy arrays, which Ray shares without copies.
 
-The driver packs, the worker unpacks to its own device. What all workers are told in a round is packed once.
+The driver packs, the worker unpacks to its own device. The part of a job that all workers receive is packed once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedbraid.core.precision import Precision
 from fedbraid.core.round import Job
 from fedbraid.core.strand import Cohort, Setup
 from fedbraid.core.tree import PerClient, Tree, grow
-from fedbraid.engines.local_engine import Kind, Local
+from fedbraid.engines.local_engine import EngineKind, Local
 from fedbraid.engines.replies import Stacked
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.storage.client_store import Kept
@@ -30,17 +30,17 @@ Arrays = dict[str, np.ndarray]
 HOST = torch.device("cpu")
 
 SMALL = 512
-"""Bytes of a client's upload up to which it is told at once: numbers for the log, weights, scores, short vectors."""
+"""Bytes of a client's upload up to which it is part of the report: values for the log, weights, short vectors."""
 
 
 @dataclass(frozen=True, eq=False)
-class Kit:
-    """What every worker of a run is to know, once."""
+class SetupMessage:
+    """The setup of a run, sent to each worker once."""
 
     job: LocalJob
     setup: Setup
     work: LocalWork
-    kind: Kind
+    kind: EngineKind
     device: str  # the kind of device that this engine was chosen for
     chunk: int
     precision: Precision
@@ -53,10 +53,10 @@ class Kit:
     on_disk: bool
 
     @staticmethod
-    def of(local: Local, directory: Path | None, on_disk: bool, blank: Kept) -> Kit:
-        """What `local`, which has all clients, is made of."""
+    def of(local: Local, directory: Path | None, on_disk: bool, blank: Kept) -> SetupMessage:
+        """Return the setup of `local`, the driver's engine with all clients."""
         job, setup = local.job, local.setup
-        return Kit(
+        return SetupMessage(
             replace(job, model=job.model.to(setup.w.dtype, HOST), tally=Tally()),
             moved(setup, HOST),
             local.work,
@@ -75,8 +75,8 @@ class Kit:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
-    """Some clients and their samples."""
+class ShareData:
+    """The clients of a share with their samples."""
 
     like: Samples  # without the samples
     x: np.ndarray
@@ -86,11 +86,11 @@ class Held:
     numbers: np.ndarray
 
     @staticmethod
-    def of(clients: Clients, numbers: np.ndarray) -> Held:
+    def of(clients: Clients, numbers: np.ndarray) -> ShareData:
         some = clients.only(numbers.tolist())
         samples = some.samples
         like = moved(replace(samples, x=samples.x[:0], y=samples.y[:0]), HOST)
-        return Held(like, array(samples.x), array(samples.y), some.offsets, array(some.label_counts), numbers)
+        return ShareData(like, array(samples.x), array(samples.y), some.offsets, array(some.label_counts), numbers)
 
     def clients(self, device: torch.device) -> Clients:
         samples = replace(moved(self.like, device), x=tensor(self.x, device), y=tensor(self.y, device))
@@ -100,39 +100,39 @@ class Held:
 
 
 @dataclass(frozen=True, eq=False)
-class Common:
-    """What a job says to everybody."""
+class SharedJob:
+    """The part of a job that is equal for all clients."""
 
     job: dict[str, Any]  # kind, round, lr, seed, already
     model: Arrays  # {"model", "buffers"}, or nothing where each client is sent its own
     sent: dict[str, Arrays]
 
     @staticmethod
-    def of(job: Job) -> Common:
-        told = {name: getattr(job, name) for name in ("kind", "round", "lr", "seed", "already")}
+    def of(job: Job) -> SharedJob:
+        reports = {name: getattr(job, name) for name in ("kind", "round", "lr", "seed", "already")}
         own = job.model.dim() == 2
         model = {} if own else {"model": array(job.model), "buffers": array(job.buffers)}
-        return Common(told, model, {s: arrays(t) for s, t in job.sent.items() if not isinstance(t, PerClient)})
+        return SharedJob(reports, model, {s: arrays(t) for s, t in job.sent.items() if not isinstance(t, PerClient)})
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
-    """What a job says to some clients only: who they are, and rows of what each client has of its own."""
+class ShareJob:
+    """The part of a job for the clients of one share: their numbers and their rows of per-client downloads."""
 
     cohort: Cohort
     model: Arrays
     sent: dict[str, Arrays]
 
     @staticmethod
-    def of(job: Job, places: np.ndarray) -> Own:
+    def of(job: Job, places: np.ndarray) -> ShareJob:
         some = job.only(places)
         model = {"model": array(some.model), "buffers": array(some.buffers)} if some.model.dim() == 2 else {}
-        return Own(
+        return ShareJob(
             moved(some.cohort, HOST), model, {s: arrays(t) for s, t in some.sent.items() if isinstance(t, PerClient)}
         )
 
-    def job(self, common: Common, device: torch.device) -> Job:
-        """The job for these clients, on their device."""
+    def job(self, common: SharedJob, device: torch.device) -> Job:
+        """Return the job for these clients, on their device."""
         model = tensors(common.model | self.model, device)
         sent: dict[str, Tree | PerClient] = {s: tensors(t, device) for s, t in common.sent.items()}
         sent |= {s: PerClient(tensors(t, device)) for s, t in self.sent.items()}
@@ -140,8 +140,8 @@ class Own:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """What a worker says at once of a job that is done. Larger uploads stay where they are until they are asked for."""
+class ShareReport:
+    """A report of a finished job with its small uploads. Larger ones stay on the worker until they are read."""
 
     work: Work
     bytes_up: int
@@ -150,11 +150,11 @@ class Told:
     large: frozenset[str]
 
     @staticmethod
-    def of(replies: Stacked, began: float) -> Told:
+    def of(replies: Stacked, began: float) -> ShareReport:
         clients = max((len(value) for value in replies.uploads.values()), default=1)
         small = {k: array(v) for k, v in replies.uploads.items() if v.numel() * v.element_size() <= SMALL * clients}
         large = frozenset({*replies.uploads, *replies.filed} - small.keys())
-        return Told(replies.work, replies.bytes_up, perf_counter() - began, small, large)
+        return ShareReport(replies.work, replies.bytes_up, perf_counter() - began, small, large)
 
 
 def array(value: Tensor) -> np.ndarray:
@@ -167,7 +167,7 @@ def arrays(tree: Tree) -> Arrays:
 
 
 def tensor(value: np.ndarray, device: torch.device) -> Tensor:
-    """A tensor with memory of its own: what came from elsewhere may be read-only, and shared with others."""
+    """Return a tensor with memory of its own: arrays from Ray's object store are read-only and shared."""
     return torch.from_numpy(value.copy()).to(device)
 
 
@@ -176,7 +176,7 @@ def tensors(tree: Arrays, device: torch.device) -> Tree:
 
 
 def moved(thing: T, device: torch.device) -> T:
-    """A dataclass with its tensors on a device."""
+    """Return a dataclass with its tensors on `device`."""
     values = {f.name: getattr(thing, f.name) for f in fields(thing)}
     here: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
     return replace(thing, **here)

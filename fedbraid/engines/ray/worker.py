@@ -1,6 +1,7 @@
-"""A worker elsewhere: holds shares of a run's clients, trains those that are asked, keeps their replies and states.
+"""A worker of a cluster: holds shares of a run's clients, trains the sampled ones, keeps their replies and states.
 
-It knows nothing of how it is called. Replies stay until the next job; states are written beside the other work.
+It does not depend on the transport. Replies stay until the next job. States are written on a thread of their own, into
+segments that are never changed afterwards, so that a job can be repeated from the states before it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ import torch
 from fedbraid.core.tree import grow
 from fedbraid.engines.cpu import keep_freed_memory
 from fedbraid.engines.local_engine import Local, choose
-from fedbraid.engines.ray.serialization import Common, Held, Kit, Own, Told, array, moved, tensor
+from fedbraid.engines.ray.serialization import (
+    SetupMessage,
+    ShareData,
+    SharedJob,
+    ShareJob,
+    ShareReport,
+    array,
+    moved,
+    tensor,
+)
 from fedbraid.engines.replies import Stacked
 from fedbraid.errors import UserError
 from fedbraid.storage.client_store import ClientStore
@@ -28,8 +38,8 @@ from fedbraid.version import __version__
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Who a worker is."""
+class WorkerInfo:
+    """Host, process and versions of a worker."""
 
     host: str
     process: int
@@ -39,30 +49,32 @@ class Facts:
 
 
 class Worker:
-    """Shares by name; `fetch` gets what another worker has made."""
+    """Holds shares by name; `fetch` retrieves the result of another worker's call."""
 
     def __init__(self, device: str, fetch: Callable[[Any], np.ndarray]) -> None:
         self.device, self.fetch = torch.device(device), fetch
-        self.shares: dict[str, Holding] = {}
+        self.shares: dict[str, ClientShare] = {}
         if self.device.type == "cpu":
             torch.set_num_threads(1)  # a worker for each core
             keep_freed_memory()
 
-    def hello(self) -> Facts:
-        return Facts(socket.gethostname(), os.getpid(), torch.get_num_threads(), __version__, torch.__version__)
+    def ping(self) -> WorkerInfo:
+        return WorkerInfo(socket.gethostname(), os.getpid(), torch.get_num_threads(), __version__, torch.__version__)
 
-    def hold(self, share: str, kit: Kit, held: Held, segments: Sequence[str], mark: str, sign: str) -> list[str]:
-        """Take a share, with the states that `segments` have; those of them that count."""
+    def hold(
+        self, share: str, setup_message: SetupMessage, held: ShareData, segments: Sequence[str], mark: str, marker: str
+    ) -> list[str]:
+        """Load a share with the states in `segments`; return the segments that still hold a current state."""
         self.shares.pop(share, None)  # makes room
-        if kit.directory is not None:
-            _check_seen(kit.directory, sign)
-        self.shares[share] = Holding(kit, held, self.device, segments, mark)
+        if setup_message.directory is not None:
+            _check_shared_folder(setup_message.directory, marker)
+        self.shares[share] = ClientShare(setup_message, held, self.device, segments, mark)
         return self.shares[share].segments
 
     def drop(self, share: str) -> None:
         self.shares.pop(share, None)
 
-    def work(self, share: str, common: Common, own: Own) -> Told:
+    def work(self, share: str, common: SharedJob, own: ShareJob) -> ShareReport:
         return self.shares[share].work(common, own)
 
     def prepare(self, share: str, seed: int, round: int, ids: Sequence[int]) -> None:
@@ -72,7 +84,10 @@ class Worker:
         return self.shares[share].each(key)
 
     def sum(self, share: str, key: str, weights: np.ndarray, others: Sequence[Any]) -> np.ndarray:
-        """The weighted sum over this share's clients and those of `others`, which are added in their order."""
+        """Return the weighted sum over this share's clients, plus the partial sums `others` in their order.
+
+        The order is fixed by the tree over the shares, so that rounding does not depend on which worker was faster.
+        """
         total = self.shares[share].sum(key, weights)
         for other in others:
             total = total + self.fetch(other)
@@ -82,52 +97,57 @@ class Worker:
         return self.shares[share].kept()
 
 
-class Holding:
-    """A share of the clients, their states, and their replies to the latest job."""
+class ClientShare:
+    """A share of the clients with their states and their replies to the latest job."""
 
-    def __init__(self, kit: Kit, held: Held, device: torch.device, segments: Sequence[str], mark: str) -> None:
+    def __init__(
+        self, setup_message: SetupMessage, held: ShareData, device: torch.device, segments: Sequence[str], mark: str
+    ) -> None:
         self.device, self.mark = device, mark
-        job = replace(kit.job, model=kit.job.model.to(kit.setup.w.dtype, device))
+        job = replace(setup_message.job, model=setup_message.job.model.to(setup_message.setup.w.dtype, device))
         clients = held.clients(device)
         self.store = ClientStore(
-            grow(kit.blank, lambda t: t.to(device)), kit.directory, on_disk=kit.on_disk, mark=f"{mark}-"
+            grow(setup_message.blank, lambda t: t.to(device)),
+            setup_message.directory,
+            on_disk=setup_message.on_disk,
+            mark=f"{mark}-",
         )
         self.store.restore(segments, set(held.numbers.tolist()))
         if device.type == "cuda":
-            coarse = kit.precision != "highest"
+            coarse = setup_message.precision != "highest"
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = coarse
         self.local = Local(
             job,
-            moved(kit.setup, device),
+            moved(setup_message.setup, device),
             clients,
-            kit.work,
+            setup_message.work,
             self.store,
-            kit.kind if device.type == kit.device else choose("auto", job.model, clients.samples),
-            chunk=kit.chunk,
-            capacity=len(clients) if kit.everybody else None,
+            setup_message.kind if device.type == setup_message.device else choose("auto", job.model, clients.samples),
+            chunk=setup_message.chunk,
+            capacity=len(clients) if setup_message.everybody else None,
             workers=1,
-            compile_seconds=kit.compile_seconds,
-            precision=kit.precision,
-            population_mean=kit.population_mean,
-            least_width=kit.least_width,
+            compile_seconds=setup_message.compile_seconds,
+            precision=setup_message.precision,
+            population_mean=setup_message.population_mean,
+            least_width=setup_message.least_width,
         )
         self.replies: Stacked | None = None
-        self._pen = ThreadPoolExecutor(1)
+        self._writer = ThreadPoolExecutor(1)
         self._saving: Future[list[str]] | None = None
 
-    def work(self, common: Common, own: Own) -> Told:
-        """Do a job. What clients keep of their training is then on its way to a file."""
+    def work(self, common: SharedJob, own: ShareJob) -> ShareReport:
+        """Run a job; writing the clients' new states begins afterwards, beside whatever comes next."""
         began = perf_counter()
         self.replies = None  # makes room
         job = own.job(common, self.device)
         replies = self.replies = self.local.run(job)
-        told = Told.of(replies, began)
+        reports = ShareReport.of(replies, began)
         if job.kind == "train" and self.store.blank:
-            self._saving = self._pen.submit(self._save, job.round)
-        return told
+            self._saving = self._writer.submit(self._save, job.round)
+        return reports
 
     def _save(self, round: int) -> list[str]:
-        """The segments that hold the states after a round. Old ones stay: a checkpoint may list them."""
+        """Write the states after a round; return their segments. Old segments stay: a checkpoint may need them."""
         segments = self.store.save(f"clients-{round + 1:06d}-{self.mark}.safetensors")
         self.store.forget(segments)
         return segments
@@ -149,9 +169,9 @@ class Holding:
         return array(self.replies.sum(key, tensor(weights, self.device)))
 
 
-def _check_seen(directory: Path, sign: str) -> None:
-    """That this is the directory in which the driver has just put up a sign."""
-    if not (directory / sign).exists():
+def _check_shared_folder(directory: Path, marker: str) -> None:
+    """Check that this machine sees the driver's folder: the driver has just created the file `marker` in it."""
+    if not (directory / marker).exists():
         raise UserError(
             f"{socket.gethostname()} does not see the driver's folder {directory}, where clients' states are kept; "
             "give --out on a file system that all nodes of the cluster share"

@@ -1,6 +1,6 @@
-"""The workers of a cluster: those that are here, those that are still to come, and replacements for the lost.
+"""The worker pool: connected workers, starting workers, and replacements for lost ones.
 
-How workers are started and called is `Remote`'s; `engines/ray_remote.py` does it with Ray.
+Workers are started and called through a `ClusterBackend`; `engines/ray/actors.py` implements it with Ray.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any, Protocol
 
 import torch
 
-from fedbraid.engines.ray.worker import Facts
+from fedbraid.engines.ray.worker import WorkerInfo
 from fedbraid.errors import UserError
 from fedbraid.version import __version__
 
 log = logging.getLogger("fedbraid")
 
 GRACE = 15.0
-"""Seconds that a replacement is waited for while others could take over."""
+"""Seconds to wait for a replacement while other workers could take over its shares."""
 SOON = 1e-3
-"""Seconds that are as good as none."""
+"""Seconds of a wait that only polls."""
 TRIES = 10
-"""Workers that may fail one after the other before they are here."""
+"""Consecutive workers that may fail before they connect."""
 
 
-class Lost(Exception):
-    """A worker, or what it had made, is no more."""
+class WorkerLost(Exception):
+    """Raised if a worker, or a result that it held, is lost."""
 
 
-class Remote(Protocol):
-    """What is used of a cluster's software. A reference stands for what a call will have made."""
+class ClusterBackend(Protocol):
+    """The interface to a cluster's software. A reference stands for the future result of a call."""
 
     def room(self) -> int:
-        """How many workers there is room for now."""
+        """Return the number of workers that the cluster can hold now."""
         ...
 
     def start(self) -> Any: ...
@@ -44,29 +44,29 @@ class Remote(Protocol):
     def stop(self, worker: Any) -> None: ...
 
     def call(self, worker: Any, method: str, *args: Any) -> Any:
-        """Asks a worker, which answers one call after the other; returns a reference. References are valid args."""
+        """Call a worker, which serves calls in order; return a reference. References are valid arguments."""
         ...
 
     def put(self, value: Any, own: Sequence[type] = ()) -> Any:
-        """A reference to `value`, for many calls. Workers need not have the code of the user's `own` classes."""
+        """Return a reference to `value` for many calls. The code of the user's classes `own` is sent along."""
         ...
 
     def get(self, reference: Any) -> Any:
-        """What it refers to, once it is there. Raises Lost, or the mistake that the call ended in."""
+        """Wait for the result of a reference. Raises WorkerLost, or the error that the call ended in."""
         ...
 
     def ready(self, references: Sequence[Any], seconds: float) -> list[Any]:
-        """Those that are there: waits for the first, but no longer than this."""
+        """Return the references that are ready, after waiting for the first one at most `seconds`."""
         ...
 
 
 @dataclass(eq=False)
-class Hand:
-    """One worker, as the driver knows it."""
+class WorkerHandle:
+    """The driver's record of one worker."""
 
     worker: Any
-    hello: Any  # the reference to its first answer
-    facts: Facts | None = None  # once it is here
+    ping: Any  # the reference to its first answer
+    info: WorkerInfo | None = None  # once it is here
     cost: float = 0.0  # samples that it was measured with, the latest count most …
     seconds: float = 0.0  # … and how long they took
 
@@ -74,115 +74,115 @@ class Hand:
         self.cost, self.seconds = FORGET * self.cost + cost, FORGET * self.seconds + seconds
 
     def __str__(self) -> str:
-        return f"{self.facts.host}, process {self.facts.process}" if self.facts else "a worker that never came"
+        return f"{self.info.host}, process {self.info.process}" if self.info else "a worker that never came"
 
 
 FORGET = 0.8
-"""How much of what was measured still counts a round later."""
+"""Weight of a measurement one round later."""
 
 
 @dataclass(eq=False)
-class Crew:
-    """As many workers as are wanted, or as there is room for (0)."""
+class WorkerPool:
+    """The workers of a cluster: as many as wanted, or as it can hold (0)."""
 
-    remote: Remote
+    remote: ClusterBackend
     wanted: int = 0
     patience: float = 300.0  # seconds that the first workers, and missing ones, are waited for
-    here: list[Hand] = field(default_factory=list)
-    coming: list[Hand] = field(default_factory=list)
+    connected: list[WorkerHandle] = field(default_factory=list)
+    starting: list[WorkerHandle] = field(default_factory=list)
     failed: int = 0  # workers that were lost before they came, one after the other
     users: int = 0
 
     def gather(self, most: int) -> None:
-        """The first time everybody, but no more than this; afterwards, whoever has come in the meantime."""
-        if self.here or self.coming:
-            self._welcome(SOON)
+        """Start the workers at the first call, at most `most`; later calls accept those that connected in between."""
+        if self.connected or self.starting:
+            self._accept_started(SOON)
             return
         self.wanted = min(self.wanted or self.remote.room(), most)
-        self.coming = [self._recruit() for _ in range(self.wanted)]
+        self.starting = [self._start_worker() for _ in range(self.wanted)]
         until = monotonic() + self.patience
-        while self.coming and (left := until - monotonic()) > 0:
-            self._welcome(left)
+        while self.starting and (left := until - monotonic()) > 0:
+            self._accept_started(left)
         self._check_any()
-        hosts = {hand.facts.host for hand in self.here if hand.facts}
-        log.info("workers: %d, on machines: %d", len(self.here), len(hosts))
-        if self.coming:
-            log.warning("%d others have not come yet; the run begins without", len(self.coming))
+        hosts = {handle.info.host for handle in self.connected if handle.info}
+        log.info("workers: %d, on machines: %d", len(self.connected), len(hosts))
+        if self.starting:
+            log.warning("%d others have not come yet; the run begins without", len(self.starting))
 
-    def wait_for_others(self, taken: Counter[Hand], shares: int) -> None:
-        """Until there are as many workers without a share as there are `shares` to give, if they come soon."""
+    def wait_for_others(self, taken: Counter[WorkerHandle], shares: int) -> None:
+        """Wait a short time for as many idle workers as there are shares to place."""
         until = monotonic() + GRACE
-        while self.coming and self._idle(taken) < shares and (left := until - monotonic()) > 0:
-            self._welcome(left)
+        while self.starting and self._idle(taken) < shares and (left := until - monotonic()) > 0:
+            self._accept_started(left)
 
     def wait_for_any(self) -> None:
         until = monotonic() + self.patience
-        while self.coming and not self.here and (left := until - monotonic()) > 0:
-            self._welcome(left)
+        while self.starting and not self.connected and (left := until - monotonic()) > 0:
+            self._accept_started(left)
         self._check_any()
 
-    def able(self, taken: Counter[Hand]) -> Hand:
-        """Who has the fewest shares."""
-        return min(self.here, key=taken.__getitem__)
+    def least_loaded(self, taken: Counter[WorkerHandle]) -> WorkerHandle:
+        """Return the worker with the fewest shares."""
+        return min(self.connected, key=taken.__getitem__)
 
-    def _idle(self, taken: Counter[Hand]) -> int:
-        return sum(hand not in taken for hand in self.here)
+    def _idle(self, taken: Counter[WorkerHandle]) -> int:
+        return sum(handle not in taken for handle in self.connected)
 
-    def replace(self, lost: Hand) -> None:
-        """Call for another worker in the place of one that is lost."""
-        if lost in self.here:
+    def replace(self, lost: WorkerHandle) -> None:
+        """Start another worker in place of a lost one."""
+        if lost in self.connected:
             log.warning("a worker is lost (%s); its clients go on elsewhere", lost)
-            self.here.remove(lost)
+            self.connected.remove(lost)
             self.remote.stop(lost.worker)
-            self.coming.append(self._recruit())
+            self.starting.append(self._start_worker())
 
     def get(self, reference: Any) -> Any:
         return self.remote.get(reference)
 
-    def call(self, hand: Hand, method: str, *args: Any) -> Any:
-        return self.remote.call(hand.worker, method, *args)
+    def call(self, handle: WorkerHandle, method: str, *args: Any) -> Any:
+        return self.remote.call(handle.worker, method, *args)
 
     def leave(self) -> None:
-        """One user fewer; workers go with the last one."""
+        """Sign off one run; the last one stops the workers."""
         self.users -= 1
         if self.users == 0:
-            for hand in (*self.here, *self.coming):
-                self.remote.stop(hand.worker)
-            self.here.clear()
-            self.coming.clear()
+            for handle in (*self.connected, *self.starting):
+                self.remote.stop(handle.worker)
+            self.connected.clear()
+            self.starting.clear()
 
-    def _recruit(self) -> Hand:
+    def _start_worker(self) -> WorkerHandle:
         worker = self.remote.start()
-        return Hand(worker, self.remote.call(worker, "hello"))
+        return WorkerHandle(worker, self.remote.call(worker, "ping"))
 
-    def _welcome(self, seconds: float) -> None:
-        """Those who have come; waits for the first of them, but no longer than this."""
-        if not self.coming:
+    def _accept_started(self, seconds: float) -> None:
+        """Accept workers that have started, after waiting for the first one at most `seconds`."""
+        if not self.starting:
             return
-        ready = self.remote.ready([hand.hello for hand in self.coming], seconds)
-        for hand in [hand for hand in self.coming if hand.hello in ready]:
-            self.coming.remove(hand)
+        ready = self.remote.ready([handle.ping for handle in self.starting], seconds)
+        for handle in [handle for handle in self.starting if handle.ping in ready]:
+            self.starting.remove(handle)
             try:
-                hand.facts = self.remote.get(hand.hello)
-            except Lost as loss:
+                handle.info = self.remote.get(handle.ping)
+            except WorkerLost as loss:
                 self.failed += 1
                 if self.failed > TRIES:
                     raise UserError(f"workers are lost as soon as they start, the last one to this: {loss}") from None
-                self.coming.append(self._recruit())
+                self.starting.append(self._start_worker())
                 continue
-            _check_same(hand.facts)
+            _check_versions(handle.info)
             self.failed = 0
-            self.here.append(hand)
+            self.connected.append(handle)
 
     def _check_any(self) -> None:
-        if not self.here:
+        if not self.connected:
             raise UserError(
                 f"no worker of the cluster came within {self.patience:g} s; look at `ray status`, ask for less per "
                 "worker, or set engine.patience higher; a run that was recorded goes on with --resume"
             )
 
 
-def _check_same(facts: Facts) -> None:
-    for name, here, there in (("fedbraid", __version__, facts.fedbraid), ("torch", torch.__version__, facts.torch)):
+def _check_versions(info: WorkerInfo) -> None:
+    for name, here, there in (("fedbraid", __version__, info.fedbraid), ("torch", torch.__version__, info.torch)):
         if here.split("+")[0] != there.split("+")[0]:
-            raise UserError(f"{facts.host} has {name} {there} and the driver has {here}; install the same everywhere")
+            raise UserError(f"{info.host} has {name} {there} and the driver has {here}; install the same everywhere")

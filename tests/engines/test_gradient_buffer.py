@@ -10,34 +10,34 @@ from torch.func import vmap
 from fedbraid.core.gradient import gradient
 from fedbraid.core.model import Model
 from fedbraid.core.outputs import Outputs
-from fedbraid.engines.kernels.gradient_buffer import Room, Slots
+from fedbraid.engines.kernels.gradient_buffer import GradientBuffer, PassGradient
 
 
 class Product(torch.autograd.Function):
     """x W' by hand, whose gradient of W is written where its home says."""
 
     @staticmethod
-    def forward(x, w, home):
+    def forward(x, w, target):
         return x @ w.T
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, w, ctx.home = inputs
+        x, w, ctx.target = inputs
         ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx, d):
         x, w = ctx.saved_tensors
-        return d @ w, Slope.apply(d, x, w, ctx.home), None
+        return d @ w, Slope.apply(d, x, w, ctx.target), None
 
     @staticmethod
-    def vmap(info, dims, x, w, home):
+    def vmap(info, dims, x, w, target):
         return x @ w.transpose(1, 2), 0
 
 
 class Slope(torch.autograd.Function):
     @staticmethod
-    def forward(d, x, w, home):
+    def forward(d, x, w, target):
         raise AssertionError("a stack is batched")
 
     @staticmethod
@@ -45,19 +45,19 @@ class Slope(torch.autograd.Function):
         pass
 
     @staticmethod
-    def vmap(info, dims, d, x, w, home):
+    def vmap(info, dims, d, x, w, target):
         d, x = (t.expand(info.batch_size, *t.shape) if dim is None else t for t, dim in zip((d, x), dims, strict=False))
-        slope = home.weight(w)
-        slope.copy_(d.transpose(1, 2) @ x)
-        return slope, 0
+        w_gradient = target.weight(w)
+        w_gradient.copy_(d.transpose(1, 2) @ x)
+        return w_gradient, 0
 
 
 class Written(nn.Linear):
     name: str
-    room: Room
+    buffer: GradientBuffer
 
     def forward(self, x: Tensor) -> Tensor:
-        made = Product.apply(x, self.weight, self.room.home(self.name))
+        made = Product.apply(x, self.weight, self.buffer.target(self.name))
         return made if self.bias is None else made + self.bias
 
 
@@ -75,11 +75,11 @@ class Network(nn.Module):
 
 
 def written(model: Model, names: list[str]) -> Model:
-    room = Room()
+    buffer = GradientBuffer()
     for name, layer in model.training.named_modules():
         if name in names:
-            layer.__class__, layer.name, layer.room = Written, name, room
-    return replace(model, parts=room.views)
+            layer.__class__, layer.name, layer.buffer = Written, name, buffer
+    return replace(model, parts=buffer.views)
 
 
 def slopes(model: Model, w, x, evaluations=1):
@@ -110,13 +110,15 @@ def test_gradients_are_autograds(tied, names, evaluations):
 def test_what_lies_in_its_place_is_not_copied(monkeypatch):
     torch.manual_seed(0)
     model = written(Model.of(Network(False, hidden=30)), EVERY)
-    returned, copied, joined = [], [], Slots.joined
+    returned, copied, joined = [], [], PassGradient.joined
     put = Tensor.copy_
-    monkeypatch.setattr(Slots, "joined", lambda self, *a: returned.append((self, joined(self, *a))) or returned[-1][1])
+    monkeypatch.setattr(
+        PassGradient, "joined", lambda self, *a: returned.append((self, joined(self, *a))) or returned[-1][1]
+    )
     monkeypatch.setattr(Tensor, "copy_", lambda self, other: copied.append(self.shape) or put(self, other))
     slopes(model, torch.randn(4, model.layout.size), torch.randn(4, 6, 5))
-    ((slots, vector),) = returned
-    assert vector is slots.vector
-    assert set(slots.placed) == {f"{name}.weight" for name in EVERY}
+    ((gradient, vector),) = returned
+    assert vector is gradient.vector
+    assert set(gradient.placed) == {f"{name}.weight" for name in EVERY}
     parts = [shape for shape in copied if len(shape) == 2]
     assert sorted(shape[1] for shape in parts) == [2, 2, 4, 30], "biases, and a layer that is not used"
