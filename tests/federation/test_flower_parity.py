@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedbraid[flower]'")
 
 import torch
+from cheap_strands import HYPER
+from cheap_strands import NAMES as STRANDS
 from parties import Family
 from safetensors.torch import load_file
-from test_composition import HYPER
-from test_composition import NAMES as STRANDS
 
 from fedbraid import api
 from fedbraid.cli.user_input import load_network

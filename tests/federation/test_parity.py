@@ -1,8 +1,8 @@
 """By letters or on one machine: every method ends in the same place, on the server and on every client."""
 
 import pytest
-from test_composition import HYPER
-from test_composition import NAMES as STRANDS
+from cheap_strands import HYPER
+from cheap_strands import NAMES as STRANDS
 from world import apart, by_letter, configured, finite, held_apart, held_here, here, pictures, samples
 
 from fedbraid.strands import METHODS

@@ -334,7 +334,7 @@ def test_get_without_a_hub_is_one_sentence(fedbraid, monkeypatch):
 
 # --- docs
 
-PAGE = (Path(__file__).parent.parent / "docs" / "data.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```sh\n(.*?)\n.*?```text\n(.*?)```", PAGE, re.S)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "peers.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "peers.py"
 
 
 def peers(*options: str) -> subprocess.CompletedProcess[str]:

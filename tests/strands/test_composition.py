@@ -8,27 +8,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from cheap_strands import HYPER, NAMES
 from helpers import advanced, federation, held, identical
 
 import fedbraid as fb
 from fedbraid.api import planned
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.errors import UserError
-from fedbraid.strands import METHODS, STRANDS
+from fedbraid.strands import METHODS
 from fedbraid.strands import parser as methods
 
-HYPER = {
-    "creff": "creff(per_class=4, match_steps=2, head_epochs=2)",
-    "skip": "skip(every=2)",
-    "rfedavg": "rfedavg(lam=0.1)",
-    "rfedavg_plus": "rfedavg_plus(lam=0.1)",
-    "opt": "opt(lr=0.05)",
-    "prox": "prox(mu=0.2)",
-    "drift": "drift(alpha=0.2)",
-    "dp": "dp(noise=0.0, clip=0.3)",
-}
-"""Cheap where the defaults are dear, and strong enough to show in two rounds."""
-NAMES = [s.name for s in STRANDS]
 PAIRS = list(combinations(NAMES, 2))
 
 LABELS = ([0, 0, 0, 1], [1, 2, 2], [0, 1, 2, 2, 1, 0, 2, 2])
