@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -299,6 +300,12 @@ def _read_data(told: NodeSettings) -> str:
 
 
 def _needs_flower() -> None:
+    """Refuse where a federation cannot run: on Windows, and without the version of Flower that the adapter knows."""
+    if not find_spec("fcntl"):
+        raise UserError(
+            "a federation runs on Linux and macOS, since its processes need Unix signals and file modes; on Windows "
+            "use WSL or a container (simulation runs here: fedbraid run)"
+        )
     try:
         found = version("flwr")
     except PackageNotFoundError:

@@ -8,7 +8,6 @@ Only its owner may read it: data may be about people. Files that are decoded qui
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -29,6 +28,7 @@ from fedbraid.data.dataset import Array
 from fedbraid.data.paths import cache_directory
 from fedbraid.errors import UserError
 from fedbraid.storage.files import flush
+from fedbraid.storage.locks import lock_file, remove_and_unlock
 from fedbraid.storage.private import PRIVATE, private_folder
 
 VERSION = 2
@@ -189,20 +189,19 @@ def _only_one(folder: Path, name: str) -> Iterator[None]:
     file = folder / f".{name}.lock"
     with _writing(folder):
         private_folder(folder)  # also one that earlier versions left open to others
-        lock = _locked(file, fcntl.LOCK_EX)
+        lock = _locked(file, wait=True)
     try:
         yield
     finally:
-        file.unlink(missing_ok=True)  # while it is held: see `_locked`
-        os.close(lock)
+        remove_and_unlock(file, lock)
 
 
-def _locked(file: Path, how: int) -> int:
+def _locked(file: Path, *, wait: bool) -> int:
     """A lock on `file`. Its holder removes the file, so whoever got the lock of one that is gone tries the new one."""
     while True:
         lock = os.open(file, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(lock, how)
+            lock_file(lock, wait=wait)
             if os.path.samestat(os.fstat(lock), os.stat(file)):
                 return lock
         except FileNotFoundError:  # removed by who held it
@@ -223,12 +222,11 @@ def _sweep(folder: Path) -> None:
     for name in {entry.stem[1:] for entry in left}:
         file = folder / f".{name}.lock"
         with suppress(OSError):  # somebody is at work, or what is left is another user's
-            lock = _locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = _locked(file, wait=False)
             try:
                 shutil.rmtree(_beside(folder / name), ignore_errors=True)
-                file.unlink(missing_ok=True)
             finally:
-                os.close(lock)
+                remove_and_unlock(file, lock)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ until a later one is known to have counted.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from safetensors.torch import load_file
 from fedbraid.core.tree import Tree
 from fedbraid.deploy.letters import Refused
 from fedbraid.storage.files import save_tensors, write_bytes
+from fedbraid.storage.locks import lock_file
 from fedbraid.storage.private import private_folder
 
 RUN = MARK = re.compile(r"[0-9a-f]{16}")
@@ -72,7 +72,7 @@ class Home:
         """One letter at a time."""
         private_folder(self.place)
         with open(self.place / ".lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock_file(lock.fileno(), wait=True)
             yield
 
     def hello(self) -> bytes | None:

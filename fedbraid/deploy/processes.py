@@ -6,7 +6,6 @@ child ends itself; nothing is left behind.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
@@ -22,6 +21,7 @@ from time import monotonic, sleep
 from typing import IO
 
 from fedbraid.errors import UserError
+from fedbraid.storage.locks import lock_file
 from fedbraid.storage.private import private_folder
 
 PATIENCE = 5.0
@@ -156,7 +156,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     private_folder(folder)
     with open(folder / ".lock", "w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock.fileno(), wait=False)
         except BlockingIOError:
             raise UserError(f"{folder.parent} is in use by another process; wait for it, or choose another") from None
         yield

@@ -150,8 +150,14 @@ def save_rows(path: Path, like: Mapping[str, Tensor], count: int, blocks: Iterab
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or a directory's entries, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Wait until a file, or a directory's entries, are on the disk.
+
+    Windows flushes only files that are open for writing, and has no way to flush a directory.
+    """
+    windows = os.name == "nt"
+    if windows and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -14,7 +14,6 @@ crash leaves beyond it, lines or files, is dropped when the run is resumed.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import math
@@ -42,6 +41,7 @@ from fedbraid.storage.files import (
     write_json,
     write_text,
 )
+from fedbraid.storage.locks import lock_file
 from fedbraid.training import model_inputs as inputs
 from fedbraid.training.federation import Federation
 from fedbraid.training.user_objects import UserObjects
@@ -307,7 +307,7 @@ class RunDirectory:
         make_directory(self.path)
         with open(self.path / ".lock", "w") as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(lock.fileno(), wait=False)
             except BlockingIOError:
                 raise UserError(
                     f"{self.path} is in use by another process; wait for it, or choose another one"
