@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # what Python has compiled is kept, or every process that a test starts would compile torch, for seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test install lint bench docs dist methods clean
+.PHONY: demo test install lint bench docs dist methods results clean
 
 install: $(VENV)/installed
 
@@ -44,6 +44,15 @@ dist: install
 
 methods: install
 	$(BIN)/python -c "from fedbraid.strands import catalogue; print(catalogue.page(), end='')" > docs/methods.md
+
+# the pages of all studies from their packed records: results/overview.md is the index
+SHIFT := $(BIN)/fedbraid study report results/fedacd-shift/recipe.toml --out results/fedacd-shift --seeds 1 \
+	--strand results/fedacd-shift/strands.py:Bound --strand results/fedacd-shift/strands.py:PerRound
+results: install
+	$(BIN)/fedbraid study report > /dev/null
+	$(SHIFT) > /dev/null
+	$(SHIFT) --set optimizer.decay=0.99 --set optimizer.clip=10 > /dev/null
+	$(BIN)/fedbraid study overview > /dev/null
 
 clean:
 	rm -rf $(VENV) demo build dist

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -187,7 +188,7 @@ def study_report(
     data_dir: DataDir = None,
     strand: Own = None,
 ) -> None:
-    """Report what is finished of a table or figure, or of all that were begun.
+    """Report what is finished of a table or figure, or of all that were begun, with the variants in OUT/notes.toml.
 
     Scale, rounds and settings are those that it was run with; another number of seeds replaces the report.
     """
@@ -203,6 +204,8 @@ def study_report(
         return
     with err.status("looking at what is finished"):
         tables = _tables(name, changes, own) if name else _possible(changes, own)
+        if not name and not str(changes):
+            tables |= _variants(place, changes, own)
         folders = report_folders(tables, place)
         begun = {asked: made for asked, made in tables.items() if _begun(made, folders[asked], place, name)}
     reported, empty = set[str](), dict[str, str]()
@@ -210,7 +213,7 @@ def study_report(
         told = made if seeds else as_recorded(made, place)
         found = gathered(told, place, data_dir)
         if any(cell.values for cell in found.cells.values()):
-            _write(told, found, folders[asked], _call(asked, place, strand))
+            _write(told, found, folders[asked], _call(asked.removesuffix(f" {made.changes}"), place, strand))
             reported.add(asked)
         else:
             empty[asked] = why_empty(told, found)
@@ -227,15 +230,17 @@ def study_report(
 
 @study_app.command("overview")
 def study_overview(place: Place = RESULTS) -> None:
-    """Put all reports of a folder on one page: cells run, how near the paper's they are, which claims hold."""
+    """Put all reports of a folder on one page, the index of a page for each paper with the verdicts on its claims."""
     from fedbraid.studies.overview import write_overview
     from fedbraid.studies.report_folders import check_folders
 
     check_folders([*place.parents, place])
-    written = {path.suffix: path for path in write_overview(place)}
-    table = written[".md"].read_text(encoding="utf-8")
+    written = write_overview(place)
+    table = (place / "overview.md").read_text(encoding="utf-8")
     out.print(Markdown(table) if out.is_terminal else table, highlight=False, soft_wrap=True, markup=False)
-    _say(out, f"overview: {written['.html']}")
+    for path in written:
+        if path.suffix != ".png":
+            _say(out, f"{'overview' if path.parent == place else 'verdicts'}: {path}")
 
 
 @study_app.command("pack")
@@ -315,6 +320,20 @@ def _possible(changes: Changes, own: tuple[type[Strand], ...]) -> dict[str, Tabl
     if not made:
         raise refused[0]
     return made
+
+
+def _variants(place: Path, changes: Changes, own: tuple[type[Strand], ...]) -> dict[str, Table]:
+    """The tables that were also run with other settings, as the folder's notes have them."""
+    from fedbraid.studies import recipe_files
+    from fedbraid.studies.study_notes import read_notes
+    from fedbraid.studies.study_plan import table
+
+    found = {}
+    for variant in read_notes(place).variants:
+        (file,) = recipe_files.files([variant.recipe])
+        made = table(recipe_files.read(file), replace(changes, settings=variant.set), own)
+        found[f"{variant.recipe} {made.changes}"] = made
+    return found
 
 
 def _begun(made: Table, folder: Path, place: Path, named: list[str] | None) -> bool:

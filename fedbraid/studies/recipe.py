@@ -85,6 +85,8 @@ class Recipe:
     overrides: tuple[Override, ...] = ()
     numbers: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """The paper's: row to column to [mean] or [mean, spread], in `unit`."""
+    equivalence: float = 1.0
+    """How far from the paper's number, in points of accuracy, ours still counts as the same: stated before any run."""
     compare: bool = True  # false: the paper's numbers are of other settings than ours, and no difference is taken
     claims: tuple[Claim, ...] = ()
     pictures: tuple[Picture, ...] = ()

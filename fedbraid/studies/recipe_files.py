@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedbraid.config.schema import read_toml
 from fedbraid.core.strand import Strand
@@ -22,6 +19,7 @@ from fedbraid.studies.recipe import Line, Picture, Recipe
 from fedbraid.studies.reporting.courses import AXES
 from fedbraid.studies.reporting.entries import unit_of
 from fedbraid.studies.run_digest import digest
+from fedbraid.studies.typed_tables import make_typed
 
 HERE = Path(__file__).parent / "recipes"
 
@@ -67,81 +65,8 @@ def read(path: Path) -> Recipe:
     with _at(path.name):
         if "name" in values:
             raise UserError("name is the file's own; leave it out")
-        recipe: Recipe = _made(Recipe, {"name": path.stem, **values}, "")
+        recipe: Recipe = make_typed(Recipe, {"name": path.stem, **values}, hidden="name")
     return recipe
-
-
-# --- from plain values
-
-
-def _made(kind: Any, values: Mapping[str, Any], where: str) -> Any:
-    """A dataclass from a table, whose keys and types are checked."""
-    hints, known = get_type_hints(kind), [f.name for f in fields(kind)]
-    for key in values:
-        if key not in known:
-            raise unknown("key", where + key, [where + name for name in known if name != "name" or where])
-    for f in fields(kind):
-        if f.name not in values and f.default is MISSING and f.default_factory is MISSING:
-            raise UserError(f"{where}{f.name} is missing")
-    return kind(**{key: _typed(hints[key], value, where + key) for key, value in values.items()})
-
-
-def _typed(hint: Any, value: Any, where: str) -> Any:
-    """A value as the type of its field; lists become tuples."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise UserError(f"{where} must be a list, not {value!r}")
-        return tuple(_typed(args[0], part, f"{where}[{k}]") for k, part in enumerate(value))
-    if is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise UserError(f"{where} must be a table, not {value!r}")
-        return _made(hint, value, f"{where}.")
-    if origin is Mapping:
-        table = _table(value, where)
-        return table if args[1] is Any else {key: _numbers(part, f"{where}.{key}") for key, part in table.items()}
-    if origin is Literal:
-        if value not in args:
-            raise UserError(f"{where} must be one of {', '.join(map(repr, args))}, not {value!r}")
-        return value
-    if origin is UnionType:  # a number, or nothing
-        hint = args[0]
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return _finite(value, where)
-    if type(value) is not hint:
-        raise UserError(f"{where} must be {WORDS[hint]}, not {value!r}")
-    return value
-
-
-def _finite(value: int | float, where: str) -> float:
-    if abs(value) > MOST or value != value:
-        raise UserError(f"{where} must be a finite number, not {value}")
-    return float(value)
-
-
-MOST = 1e300
-"""Numbers that are further from 0 are none that a paper has; sums of others stay finite."""
-WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
-
-def _table(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where} must be a table, not {value!r}")
-    return value
-
-
-def _numbers(value: Any, where: str) -> dict[str, tuple[float, ...]]:
-    """A row of the paper's numbers; [mean], [mean, spread] or just the mean."""
-    read: dict[str, tuple[float, ...]] = {}
-    for column, given in _table(value, where).items():
-        several = given if isinstance(given, list) else [given]
-        fit = all(isinstance(one, int | float) and not isinstance(one, bool) for one in several)
-        if not fit or len(several) not in (1, 2):
-            raise UserError(f"{where}.{column} must be [mean] or [mean, spread], not {given!r}")
-        read[column] = tuple(_finite(one, f"{where}.{column}") for one in several)
-        if any(spread < 0 for spread in read[column][1:]):
-            raise UserError(f"{where}.{column} must have a spread of 0 or more, not {given!r}")
-    return read
 
 
 # --- what must fit together

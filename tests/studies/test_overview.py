@@ -11,8 +11,9 @@ from made_up_study import COURSES, recipe, results
 from pages import Page
 
 from fedbraid.errors import UserError
-from fedbraid.studies.overview import against_the_paper, headline, reports, write_overview
+from fedbraid.studies.overview import against_the_paper, headline, row, write_overview
 from fedbraid.studies.report import write_report
+from fedbraid.studies.reported import reports
 
 
 @pytest.fixture
@@ -31,16 +32,20 @@ def test_a_line_for_each_report(out: Path) -> None:
     found = {one.folder: one for one in reports(out)}
     assert [*found] == ["made-begun", "made-table1", "made-table1-other", "made-table2"]
     title = "Two methods & 50 % of <clients>"
-    assert found["made-table1"].row == (f"made, Table 1: {title}", "4 of 4", "1 of 3", "−0.16 points", "holds: 1")
-    assert found["made-begun"].row[1:] == ("1 of 4", "0 of 1", "−4.50 points", "not run: 1")
-    other = found["made-table1-other"]
-    assert other.row == (f"made, Table 1: {title} (--set local.epochs=9)", "4 of 4", "–", "–", "holds: 1")
+    # 59.51 to 61.03 beside 60, 64.26 to 66.74 beside 70, 63.11 to 66.42 beside 61
+    level, time = "differs: 2, open: 1", "19 min CPU"
+    first = f"made, Table 1: {title}", "4 of 4", "–", level, "−0.16 points", "holds: 1", time
+    assert row(found["made-table1"]) == first
+    assert row(found["made-begun"])[1:] == ("1 of 4", "–", "differs: 1", "−4.50 points", "not run: 1", "5 min CPU")
+    other = row(found["made-table1-other"])
+    assert other == (f"made, Table 1: {title} (--set local.epochs=9)", "4 of 4", "–", "–", "–", "holds: 1", time)
 
 
 def test_cells_of_two_tables_count_once_and_other_settings_not_at_all(out: Path) -> None:
     assert headline(reports(out)) == (
-        "4 reports with 4 different cells that were run; as their recipes say, 1 of 3 that the paper has too are "
-        "within the spreads of its numbers; accuracies are 2.84 points from the paper's on average."
+        "4 reports with 4 different cells that were trained; as their recipes say, of 3 accuracies that the paper has "
+        "too 0 are the same within the margin, 2 differ and 1 are open; accuracies are 2.84 points from "
+        "the paper's on average."
     )  # (0.267 + 4.5 + 3.767) / 3
 
 
@@ -70,11 +75,11 @@ def test_a_cell_of_two_tables_is_beside_the_papers_spread_where_one_has_it(tmp_p
     for name, given in {"a": [60.5], "b": [60.5, 9.0], "c": [60.5]}.items():
         made = recipe(name=name, numbers={"FedAvg": {"β = 0.5": given}})
         write_report(made, results(made), tmp_path / name)
-    assert "1 of 1 that the paper has too are within the spreads" in headline(reports(tmp_path))
+    assert "of 1 accuracies that the paper has too" in headline(reports(tmp_path))
 
 
 def test_what_is_written(out: Path) -> None:
-    assert [path.name for path in write_overview(out)] == ["overview.md", "overview.png", "overview.html"]
+    assert [path.name for path in write_overview(out)] == ["overview.md", "overview.png", "overview.html", "made.md"]
     page = Page((out / "overview.html").read_text(encoding="utf-8"))
     links = [link for link in page.resources if not link.startswith("data:")]
     assert [link.removesuffix("/report.html") for link in links] == [one.folder for one in reports(out)]
@@ -86,7 +91,7 @@ def test_what_is_written(out: Path) -> None:
 
 def test_without_numbers_of_a_paper_there_is_no_picture(tmp_path: Path) -> None:
     write_report(recipe(numbers={}), results(recipe(numbers={})), tmp_path / "made")
-    assert [path.name for path in write_overview(tmp_path)] == ["overview.md", "overview.html"]
+    assert [path.name for path in write_overview(tmp_path)] == ["overview.md", "overview.html", "made.md"]
 
 
 def test_what_is_no_report_is_told(tmp_path: Path) -> None:
@@ -95,7 +100,7 @@ def test_what_is_no_report_is_told(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     file = tmp_path / "one" / "results.json"
     file.write_text(json.dumps({"study": {}}))
-    with pytest.raises(UserError, match=r"one/results\.json is no study's results \('variant'\)"):
+    with pytest.raises(UserError, match=r"one/results\.json is no study's results \('cells'\)"):
         write_overview(tmp_path)
     write_report(recipe(), results(), tmp_path / "one")
     file.write_text(file.read_text(encoding="utf-8").replace('"unit": "points"', '"units": "points"'), encoding="utf-8")

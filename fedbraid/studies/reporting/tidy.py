@@ -5,10 +5,13 @@ from __future__ import annotations
 from math import isfinite, isnan
 from typing import Any
 
-from fedbraid.studies.claims import Finding, Interval, Pair
+from fedbraid.config.schema import to_dict
+from fedbraid.studies.cell_evidence import cost, equivalence, mean_and_spread, readings, spread_of
+from fedbraid.studies.claims import POINTS, Finding, Interval, Pair
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.reporting.account import Account
 from fedbraid.studies.reporting.entries import Entry, Number, unit_of
+from fedbraid.studies.reporting.machines import runs_of
 from fedbraid.studies.reporting.shared import Sharing, nested
 
 
@@ -20,13 +23,14 @@ def to_json(told: Account) -> dict[str, Any]:
         "variant": results.variant,
         "seeds": list(results.seeds),
         "warnings": list(told.warnings),
-        "cells": [_cell(entry) for entry in told.entries.values()],
+        "cells": [_cell(entry) | _evidence(told, entry) for entry in told.entries.values()],
         "claims": [_claim(finding) for finding in told.findings],
         "notes": list(told.notes),
         "readings": list(recipe.readings),
         "missing": list(told.commands),
         "settings": _settings(told.settings),
         "runs": dict(told.origins),
+        "cost": cost(runs_of(results)),
     }
 
 
@@ -52,6 +56,29 @@ def _cell(entry: Entry) -> dict[str, Any]:
         "difference": _finite(entry.difference),
         "beyond_spreads": entry.beyond,
         "run": entry.digest,
+    }
+
+
+def _evidence(told: Account, entry: Entry) -> dict[str, Any]:
+    """Return what stands beside the number: what it rests on, other readings of the same runs, what they cost."""
+    cell = told.results.cells[entry.place]
+    config, compared = cell.settings, entry.paper is not None and entry.comparable and bool(entry.values)
+    found = readings(entry.metric, cell.records)
+    scaled = {name: mean_and_spread([entry.scale * value for value in values]) for name, values in found.items()}
+    same = None
+    is_level = entry.metric.higher_is_better and unit_of(entry.metric, entry.scale) == POINTS
+    if compared and entry.paper and is_level:
+        margin = told.recipe.equivalence
+        same = {"margin": margin, "verdict": equivalence([*entry.values.values()], entry.paper.mean, margin)}
+    return {
+        "trained": config is not None and not entry.metric.describes,
+        "readings": {
+            name: rounded and {key: _finite(n) for key, n in rounded.items()} for name, rounded in scaled.items()
+        },
+        "equivalence": same,
+        "spread_of": spread_of(config) if config else "",
+        "data": to_dict(config)["data"] if config else {},
+        "cost": cost(cell.records.values()),
     }
 
 
