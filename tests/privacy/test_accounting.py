@@ -51,6 +51,74 @@ def test_bernoulli_as_opacus_has_it(noise, rate):
     assert their_epsilon * (1 - 1e-9) <= ours <= 1.01 * their_epsilon  # between orders a line, which lies above
 
 
+# --- the same questions to dp-accounting 0.6.0, whose answers for δ = 1e-5 are copied here
+
+GOOGLE = {
+    (0.6, 1): 8.603286599774938,
+    (2.0, 10): 8.079406222420491,
+    (5.0, 100): 10.725509696418232,
+    (40.0, 1000): 3.617099772983339,
+}
+"""ε by noise and rounds: RdpAccountant of GaussianDpEvent, ADD_OR_REMOVE_ONE."""
+
+GOOGLE_SAMPLED = {
+    (0.6, 0.2, 100): 47.70077052320549,
+    (1.0, 0.05, 100): 4.038913049449792,
+    (1.1, 0.01, 100): 0.9560911044993916,
+    (2.0, 0.9, 100): 30.832973735364686,
+    (4.0, 0.01, 10_000): 1.0354900660362436,
+    (8.0, 0.1, 1000): 1.6921977330208509,
+}
+"""ε by noise, rate and rounds: PoissonSampledDpEvent of GaussianDpEvent."""
+
+GOOGLE_REPLACED = {
+    (1.1, 1000, 50, 100): 22.908743375163795,
+    (2.0, 100, 10, 100): 14.053750225346512,
+    (4.0, 1000, 10, 1000): 1.445298242121019,
+    (8.0, 100, 40, 200): 17.22813893988869,
+}
+"""ε by noise, clients, cohort and rounds: SampledWithoutReplacementDpEvent, REPLACE_ONE (the one relation that it has),
+where a client's update may turn into its opposite: of GaussianDpEvent with half the noise."""
+
+
+@pytest.mark.parametrize(("noise", "rounds"), GOOGLE)
+def test_releases_as_dp_accounting_has_them(noise, rounds):
+    assert spent(noise, rounds, DELTA) == pytest.approx(GOOGLE[noise, rounds], rel=1e-12)
+
+
+@pytest.mark.parametrize(("noise", "rate", "rounds"), GOOGLE_SAMPLED)
+def test_poisson_sampling_as_dp_accounting_has_it(noise, rate, rounds):
+    """Lines between orders cost half a percent; at little noise, low orders that do not converge there win 10 %."""
+    ours = spent(noise, rounds, DELTA, Drawn(10**6, "bernoulli", rate=rate))
+    assert 0.89 < ours / GOOGLE_SAMPLED[noise, rate, rounds] < 1.006
+
+
+@pytest.mark.parametrize(("noise", "population", "clients", "rounds"), GOOGLE_REPLACED)
+def test_fixed_cohorts_are_between_poisson_sampling_and_replacement(noise, population, clients, rounds):
+    """A client that turns to zero changes less than one that turns into its opposite, which bounds ours from above.
+
+    From below it is held against Poisson sampling at the same rate, without the other client that a fixed cohort has in
+    a missing one's place.
+    """
+    ours = spent(noise, rounds, DELTA, Drawn(population, "fixed", clients=clients))
+    poisson = spent(noise, rounds, DELTA, Drawn(10**6, "bernoulli", rate=clients / population))  # never alone
+    assert 0.99 * poisson < ours < 0.5 * GOOGLE_REPLACED[noise, population, clients, rounds]
+
+
+def test_dp_accounting_still_answers_so():
+    """The library itself, where it is installed."""
+    dp = pytest.importorskip("dp_accounting")
+    rdp = pytest.importorskip("dp_accounting.rdp")
+    for (noise, rounds), expected in GOOGLE.items():
+        accountant = rdp.RdpAccountant()
+        accountant.compose(dp.GaussianDpEvent(noise), rounds)
+        assert accountant.get_epsilon(DELTA) == pytest.approx(expected, rel=1e-9)
+    for (noise, rate, rounds), expected in GOOGLE_SAMPLED.items():
+        accountant = rdp.RdpAccountant()
+        accountant.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)), rounds)
+        assert accountant.get_epsilon(DELTA) == pytest.approx(expected, rel=1e-9)
+
+
 def test_as_published():
     """Abadi et al. (2016), section 3.2: q = 0.01, σ = 4, δ = 1e-5 give ε ≈ 1.26 after 10,000 steps."""
     prices = 10_000 * bernoulli(4.0, 0.01)(SOME)
