@@ -64,9 +64,12 @@ class OptimizerConfig(Named):
 class Sampling:
     """Who takes part in a round."""
 
-    scheme: Literal["fixed", "by_size", "bernoulli"] = "fixed"
-    clients: int = default(0, beside=("scheme=fixed", "scheme=by_size"))  # in every round; 0 = everybody
+    scheme: Literal["fixed", "by_size", "bernoulli", "listed"] = "fixed"
+    clients: int = default(0, beside=("scheme=fixed", "scheme=by_size", "scheme=listed"))  # a round; 0 = everybody
     rate: float = default(0.1, beside="scheme=bernoulli")  # each takes part with this probability, at least one does
+    file: str = default("", beside="scheme=listed")  # a line of client numbers for each round
+    draws: Literal["own", "python", "numpy", "feddyn"] = default("own", beside=("scheme=fixed", "scheme=bernoulli"))
+    draws_seed: int = default(0, beside="draws")  # of the generator that released code drew its cohorts from
     dropout: float = 0.0  # each is lost in the middle of its round with this probability
     late: float = 0.0  # share of the clients that are not there from the beginning …
     late_from: int = default(2, beside="late")  # … but join in a round drawn from late_from..late_by
@@ -83,6 +86,21 @@ class Sampling:
             raise UserError(
                 f"late clients join in a round from sampling.late_from={self.late_from} to "
                 f"sampling.late_by={self.late_by}; these must be rounds from 2 on, in order"
+            )
+        at_least("sampling.draws_seed", self.draws_seed, 0)
+        if self.draws_seed >= 2**31:
+            raise UserError(f"sampling.draws_seed must be below 2**31, not {self.draws_seed}")
+        if self.draws != "own":
+            scheme = "bernoulli" if self.draws == "feddyn" else "fixed"
+            if self.scheme != scheme:
+                raise UserError(f"sampling.draws={self.draws} is for sampling.scheme={scheme}, not {self.scheme}")
+        if self.scheme == "listed" and not (self.file and self.clients):
+            raise UserError(
+                "sampling.scheme=listed reads the cohorts from sampling.file, each of sampling.clients; set both"
+            )
+        if self.late and (self.scheme == "listed" or self.draws != "own"):
+            raise UserError(
+                "sampling.late has clients join by and by, who may be in the released cohorts before; set late=0"
             )
         if self.scheme == "by_size" and not self.clients:
             raise UserError("sampling.scheme=by_size draws some of the clients; say how many by sampling.clients")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from math import expm1, log1p
 from typing import Literal
@@ -49,6 +50,33 @@ def bernoulli(population: int, rate: float, *, seed: int, round: int) -> Ints:
 def coming(population: int, rate: float) -> float:
     """How many of `bernoulli` come on average."""
     return population * rate / -float(np.expm1(population * np.log1p(-rate))) if rate < 1 else float(population)
+
+
+def python_cohorts(population: int, clients: int, *, seed: int, rounds: int) -> list[Ints]:
+    """Draw the cohorts of all rounds as `random.sample` does, one after the other, after `random.seed(seed)`.
+
+    FedDisco's and FedSkip's released code draws so.
+    """
+    rng = random.Random(seed)
+    return [np.sort(np.array(rng.sample(range(population), clients))) for _ in range(rounds)]
+
+
+def numpy_cohorts(population: int, clients: int, *, seed: int, rounds: int) -> list[Ints]:
+    """Draw the cohorts of all rounds as `np.random.choice` does without replacement, after `np.random.seed(seed)`."""
+    rng = np.random.RandomState(seed)
+    return [np.sort(rng.choice(population, clients, replace=False)) for _ in range(rounds)]
+
+
+def feddyn_cohort(population: int, rate: float, *, seed: int, round: int) -> Ints:
+    """Draw a cohort as FedDyn's and ASD's released code does: everybody with probability `rate`.
+
+    The legacy generator is seeded anew with round + seed in every round, and with one more while nobody comes.
+    """
+    while True:
+        comes = np.flatnonzero(np.random.RandomState(round + seed).uniform(size=population) <= rate)
+        if len(comes):
+            return comes
+        seed += 1
 
 
 def arrivals(population: int, late: float, first: int, last: int, *, seed: int) -> Ints:

@@ -208,6 +208,8 @@ def _check_rounds(config: Config, patience: Patience, population: int) -> None:
             "sampling.scheme=by_size needs to know how many samples every client has before the first round, which "
             "clients tell when they come; set sampling.scheme=fixed"
         )
+    if config.sampling.scheme == "listed" or config.sampling.draws != "own":
+        raise UserError("cohorts of released code number the clients of a simulation; set sampling.scheme=fixed")
     if config.evaluate.groups:
         raise UserError("evaluate.groups needs to know clients' labels, which stay with them; leave it out")
     if config.evaluate.per_client and config.data.name != BY_CLIENTS:

@@ -36,7 +36,7 @@ def drawn(sampling: Sampling, population: int, chain: Chain) -> Drawn | None:
     A cohort of a fixed size has another client in place of one that is not drawn. If clients keep state, that other
     client's later updates depend on this, which an account of single rounds does not cover: then None.
     """
-    if sampling.late or sampling.scheme == "by_size":
+    if sampling.late or sampling.scheme in ("by_size", "listed") or sampling.draws != "own":
         return None
     if sampling.scheme == "bernoulli":
         return Drawn(population, "bernoulli", rate=sampling.rate, dropout=sampling.dropout)

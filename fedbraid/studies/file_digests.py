@@ -18,6 +18,7 @@ def source_of(config: Config) -> str:
     """A digest of the files that the configuration names; "" where it names none, or they are not here."""
     tables = config.data, config.partition, config.model
     named = [table.options[key] for table in tables for key in FILES if table.options.get(key)]
+    named += [config.sampling.file] * bool(config.sampling.file)
     paths = [Path(os.path.expanduser(name)) for name in named if isinstance(name, str | Path)]
     if not paths or not all(path.exists() for path in paths):
         return ""

@@ -32,6 +32,7 @@ from fedbraid.engines.replies import Answers
 from fedbraid.engines.transfer import HostCopy, to_device
 from fedbraid.privacy import budget as privacy
 from fedbraid.storage.client_store import ClientStore
+from fedbraid.training.cohorts import draw_cohort
 from fedbraid.training.evaluation import validation
 from fedbraid.training.model_inputs import Inputs
 from fedbraid.training.watches import TrainedRound, Watch, of_trained
@@ -276,15 +277,10 @@ class Federation(ABC):
         return self._cohort.of(place, lambda: self._made_cohort(place))
 
     def _made_cohort(self, place: int) -> Cohort:
-        s, seed, w = self.config.sampling, self.config.seed, self.server.w
+        config, w = self.config, self.server.w
         present = np.flatnonzero(arrivals(self.config, self.setup.population) <= place)
-        if s.scheme == "fixed":
-            who = sampling.fixed(len(present), s.clients or len(present), seed=seed, round=place)
-        elif s.scheme == "by_size":
-            who = sampling.by_size(self.sizes[present], s.clients, seed=seed, round=place)
-        else:
-            who = sampling.bernoulli(len(present), s.rate, seed=seed, round=place)
-        ids = present[who]
+        sizes = self.sizes[present]
+        ids = present[draw_cohort(config.sampling, sizes, seed=config.seed, round=place, rounds=config.rounds)]
         return Cohort(ids, to_device(self.sizes[ids].astype(np.float64), w.device, w.dtype))
 
     def evaluated(self) -> Line:

@@ -9,6 +9,7 @@ from fedbraid.core.strand import DRAWN_ALIKE, THREE_CLASSES, Setup
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.memory import free_memory
 from fedbraid.errors import UserError
+from fedbraid.training.cohorts import check_cohorts
 from fedbraid.training.federation import arrivals
 
 
@@ -51,6 +52,7 @@ def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -
             f"sampling.clients is {config.sampling.clients}, but there are {population} clients; "
             f"choose at most {population}"
         )
+    check_cohorts(config.sampling, population, config.rounds)
     early = int((arrivals(config, population) == 0).sum())
     if "fixed cohort" in chain.needs and (config.sampling.clients or population) > early:
         raise UserError(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedbraid.config.registry import positive, whole
 from fedbraid.data.dataset import Array, Partition
+from fedbraid.data.partitions.released_draws import OWN, feddisco_niid1, released_generator, tail_sizes
 from fedbraid.data.partitions.shares import Indices, by_class, dealt, enough, number
 from fedbraid.errors import UserError
 
@@ -27,16 +28,37 @@ ROUND_NUMBERS = tuple(float(f"{digit}e{exponent}") for exponent in range(-3, 4) 
 
 
 def dirichlet(
-    labels: Array, clients: int | None, rng: np.random.Generator, beta: float = 0.5, min_size: int = 10
+    labels: Array,
+    clients: int | None,
+    rng: np.random.Generator,
+    beta: float = 0.5,
+    min_size: int = 10,
+    long_tail: float = 1.0,
+    draws: str = OWN,
+    draws_seed: int = 0,
 ) -> Partition:
     """Each class is cut over the clients by shares ~ Dir(beta), until every client holds `min_size` samples.
 
     Clients that already hold their even part of all samples receive nothing more of the classes that follow. This is
     the partition of NIID-Bench, MOON, FedSkip and FedDisco (its NIID-1).
+
+    `long_tail` is FedDisco's ρ where its released code has it, within the partition: class c of C keeps
+    int(N / clients ρ^(-c / (C - 1))) of its samples, and a client is full by the N before (the data set's own
+    `long_tail`, the paper's formula, counts by what is left). `draws="feddisco"` draws as that code does from NumPy's
+    legacy generator with `draws_seed`, sample by sample, whatever the run's seed is.
     """
     clients, beta, min_size = number(clients), positive("beta", beta), whole("min_size", min_size)
+    if not long_tail >= 1 or not np.isfinite(long_tail):
+        raise UserError(f"long_tail is how much rarer the last class is than the first, such as 10, not {long_tail!r}")
+    released = released_generator(draws, draws_seed)
+    if released is not None:
+        enough(labels, clients)
+        return Partition(feddisco_niid1(labels, clients, beta, min_size, long_tail, released))
     members = by_class(labels)
     sizes = np.array([len(m) for m in members], dtype=np.int64)
+    whole_size = int(sizes.sum())
+    if long_tail > 1:
+        sizes = tail_sizes(sizes, clients, long_tail)
     total = int(sizes.sum())
     # A refusal tries its suggestions from here, where a second attempt with the same seed will start.
     beginning = deepcopy(rng)
@@ -48,7 +70,7 @@ def dirichlet(
         )
     tries = max(1, min(TRIES, DRAWS // (len(sizes) * clients)))
     best = 0
-    for counts, smallest in _attempts(sizes, clients, rng, beta, tries):
+    for counts, smallest in _attempts(sizes, clients, rng, beta, tries, whole_size):
         if smallest.max() >= min_size:
             return Partition(dealt(members, counts[np.argmax(smallest >= min_size)], rng))
         best = max(best, int(smallest.max()))
@@ -104,20 +126,23 @@ def dirichlet_equal(labels: Array, clients: int | None, rng: np.random.Generator
 
 
 def _attempts(
-    sizes: Indices, clients: int, rng: np.random.Generator, beta: float, tries: int
+    sizes: Indices, clients: int, rng: np.random.Generator, beta: float, tries: int, full: int = 0
 ) -> Iterator[tuple[Indices, Indices]]:
-    """Batches of draws: counts [try, class, client], and the size of each try's smallest client."""
+    """Yield batches of draws: counts [try, class, client], and the size of each try's smallest client.
+
+    A client is full when it holds an even part of `full` samples; 0 = of those there are.
+    """
     batch = max(1, min(BATCH, DRAWS // 5 // (len(sizes) * clients)))
     for start in range(0, tries, batch):
-        counts = _attempt(sizes, clients, rng, beta, min(batch, tries - start))
+        counts = _attempt(sizes, clients, rng, beta, min(batch, tries - start), full or int(sizes.sum()))
         yield counts, counts.sum(axis=1).min(axis=1)
 
 
-def _attempt(sizes: Indices, clients: int, rng: np.random.Generator, beta: float, tries: int) -> Indices:
+def _attempt(sizes: Indices, clients: int, rng: np.random.Generator, beta: float, tries: int, full: int) -> Indices:
     counts = np.empty((tries, len(sizes), clients), dtype=np.int64)
     holding = np.zeros((tries, clients), dtype=np.int64)
     for label, size in enumerate(sizes):
-        shares = _open_shares(holding * clients < sizes.sum(), rng, beta)
+        shares = _open_shares(holding * clients < full, rng, beta)
         ends = np.cumsum(shares, axis=1)
         # Dividing by the last end, rather than by the sum, makes it exactly 1: no sample strays to a full client.
         counts[:, label] = np.diff(np.floor(ends / ends[:, -1:] * size).astype(np.int64), axis=1, prepend=0)

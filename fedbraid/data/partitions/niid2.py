@@ -6,6 +6,7 @@ import numpy as np
 
 from fedbraid.config.registry import whole
 from fedbraid.data.dataset import Array, Partition
+from fedbraid.data.partitions.released_draws import FEDDISCO, OWN, feddisco_niid2, released_generator
 from fedbraid.data.partitions.shares import by_class, dealt
 from fedbraid.errors import UserError
 
@@ -20,6 +21,7 @@ def niid2(
     biased: int | None = None,
     unbiased: int | None = None,
     classes_per_client: int | None = None,
+    draws: str = OWN,
 ) -> Partition:
     """`biased` clients of c classes each, then `unbiased` clients that hold all C classes.
 
@@ -33,6 +35,8 @@ def niid2(
 
     FedDisco's settings: 5 + 1 clients; 50 + 10 or 40 + 10 for partial participation; on AG News 80 % biased clients of
     2 classes, as 4 + 1 or 40 + 10.
+
+    `draws="feddisco"` cuts the samples sorted by label as its released code does, where no seed plays a part.
     """
     members = by_class(labels)
     biased, unbiased = _numbers(clients, biased, unbiased)
@@ -45,6 +49,13 @@ def niid2(
             f"one of which has {smallest} samples; {_what_works(biased, unbiased, each, total, smallest)} "
             "would work"
         )
+    if released_generator(draws, 0) is not None:
+        if total % each or biased % (total // each):
+            raise UserError(
+                f"draws={FEDDISCO} cuts classes for whole groups of biased clients; {biased} with {each} of {total} "
+                "classes each are none, as 5 with a fifth of the classes are"
+            )
+        return Partition(feddisco_niid2(labels, biased, unbiased, each))
     shard = np.array([len(own) * each // wanted for own in members], dtype=np.int64)
     counts = np.zeros((total, biased + unbiased), dtype=np.int64)
     for client in range(biased):
