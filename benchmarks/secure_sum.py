@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedbraid.deploy.secure.client import Client
-from fedbraid.deploy.secure.masks import add_mask
-from fedbraid.deploy.secure.ring import FixedPoint
-from fedbraid.deploy.secure.server import Server
-from fedbraid.deploy.secure.session import Session
+from fedbraid.deploy.secagg.aggregator import Aggregator
+from fedbraid.deploy.secagg.fixed_point import FixedPoint
+from fedbraid.deploy.secagg.masks import add_mask
+from fedbraid.deploy.secagg.participant import Participant
+from fedbraid.deploy.secagg.protocol import Session
 
 STEPS = ("advert", "share", "encode", "mask", "reveal", "decode", "server")
 """Of one client, but for the server's, which are all of its own together."""
@@ -34,8 +34,8 @@ def timed(times: list[float], call: Callable[[], Any]) -> Any:
 def one(clients: int, lost: int, model: np.ndarray) -> tuple[dict[str, float], dict[str, int]]:
     """Median seconds by step, and bytes that one client sends (up) and receives (down) besides the masked vector."""
     session, numbers = Session("benchmark", 0, "train"), FixedPoint(1000.0, clients)
-    cohort = {f"client-{k}": Client(session, f"client-{k}") for k in range(clients)}
-    server, times = Server(session, len(model)), {step: [] for step in STEPS}
+    cohort = {f"client-{k}": Participant(session, f"client-{k}") for k in range(clients)}
+    server, times = Aggregator(session, len(model)), {step: [] for step in STEPS}
     adverts = {name: timed(times["advert"], c.advert) for name, c in cohort.items()}
     roster = timed(times["server"], lambda: server.roster(adverts))
     shares = {name: timed(times["share"], lambda c=c: c.share(roster)) for name, c in cohort.items()}

@@ -41,7 +41,7 @@ def analyze(
     """Analyse recorded runs: tables (CSV), numbers (JSON) and pictures (PNG), which also go into report.html."""
     from fedbraid.analyses.index import OF_ONE, OF_SEVERAL
     from fedbraid.analyses.reporting import write
-    from fedbraid.cli.user_input import load_network, load_strands
+    from fedbraid.training.user_code import load_network, load_strands
     from fedbraid.training.user_objects import UserObjects
 
     if not runs:

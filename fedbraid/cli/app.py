@@ -106,7 +106,8 @@ def run(
     """Train one federation. A bare `fedbraid run` trains FedAvg on handwritten digits of ten skewed clients."""
     from fedbraid import api
     from fedbraid.cli import run_views as cli_show
-    from fedbraid.cli.user_input import load_network, load_strands, resolved
+    from fedbraid.cli.user_input import resolved
+    from fedbraid.training.user_code import load_network, load_strands
 
     refuse_to_guess(place, resume)
     network = load_network(model)
@@ -185,9 +186,10 @@ def compare(
     """
     from fedbraid import api
     from fedbraid.cli import run_views as cli_show
-    from fedbraid.cli.user_input import load_network, load_strands, resolved, several
+    from fedbraid.cli.user_input import resolved, several
     from fedbraid.config.schema import Config
     from fedbraid.training.run_directory import SEEDS, RunDirectory
+    from fedbraid.training.user_code import load_network, load_strands
 
     refuse_to_guess(place, resume)
     network = load_network(model)
@@ -278,9 +280,9 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Test a strand against the contract that every strand keeps."""
-    from fedbraid.cli.user_input import load_strand
     from fedbraid.contract.checks import check_strand
     from fedbraid.strands.parser import parse
+    from fedbraid.training.user_code import load_strand
 
     own = [load_strand(strand)] if ":" in strand or strand.endswith(".py") else []
     subject = parse(own[0].name if own else strand, own=own)

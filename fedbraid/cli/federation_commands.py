@@ -31,7 +31,7 @@ from fedbraid.cli.shared_options import (
 from fedbraid.errors import UserError
 
 if TYPE_CHECKING:
-    from fedbraid.deploy.settings import NodeSettings
+    from fedbraid.deploy.process_settings import NodeSettings
 
 FLOWER = "1.41."
 """The versions of flwr that the adapter was written for; its interfaces move."""
@@ -118,13 +118,15 @@ def serve(
     The data set of the configuration is what the server tests on; clients train on their own.
     """
     _needs_flower()
-    from fedbraid import models
-    from fedbraid.cli.user_input import load_network, load_strands, resolved
+    from fedbraid import load, models
+    from fedbraid.cli import run_views
+    from fedbraid.cli.user_input import resolved
     from fedbraid.config.schema import to_dict
     from fedbraid.deploy.address import Address
-    from fedbraid.deploy.server import check_federation
-    from fedbraid.deploy.serving import run_server
-    from fedbraid.deploy.settings import ServerSettings
+    from fedbraid.deploy.federation_run import check_federation
+    from fedbraid.deploy.process_settings import ServerSettings
+    from fedbraid.deploy.server_process import run_server
+    from fedbraid.training.user_code import load_network, load_strands
 
     _check_security(key_folder, insecure, "server")
     roster = _roster(key_folder, client or [], clients)
@@ -168,7 +170,7 @@ def serve(
         summary = json.loads((where / "summary.json").read_text(encoding="utf-8"))
         print_json({"directory": str(where), "summary": summary})
     else:
-        out.print(told.summary.read_text(encoding="utf-8"), end="", soft_wrap=True, highlight=False, markup=False)
+        run_views.summary(out, load(where), where)
 
 
 def join(
@@ -204,10 +206,10 @@ def join(
     code installed here is run. Settings are those of the data, such as --set data.pixels=64.
     """
     _needs_flower()
-    from fedbraid.cli.user_input import load_network, load_strands
     from fedbraid.deploy.address import Address
-    from fedbraid.deploy.joining import run_node
-    from fedbraid.deploy.settings import NodeSettings
+    from fedbraid.deploy.client_process import run_node
+    from fedbraid.deploy.process_settings import NodeSettings
+    from fedbraid.training.user_code import load_network, load_strands
 
     _check_security(key_folder, insecure, "client")
     server = Address.parse(address)
@@ -289,9 +291,9 @@ def _holds(given: str, settings: list[str] | None) -> dict[str, Any]:
 
 def _read_data(told: NodeSettings) -> str:
     """What a client holds, in a line, once it has been read."""
-    from fedbraid.deploy.holding import Named
+    from fedbraid.deploy.client_data import NamedData
 
-    held = Named.of(told.holds, told.part, Path(told.data_dir) if told.data_dir else None).load()
+    held = NamedData.of(told.holds, told.part, Path(told.data_dir) if told.data_dir else None).load()
     dataset, own = held.dataset, held.partition.clients[held.client]
     columns = f"; columns {', '.join(dataset.features)}" if dataset.features else ""
     classes = f"; classes {', '.join(dataset.labels)}" if dataset.labels else ""

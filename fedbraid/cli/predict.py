@@ -40,8 +40,8 @@ def predict(
     Columns go by their names, and are scaled as in training. Where DATA also says what is right, the accuracy (of a
     regression the mean error) is shown.
     """
-    from fedbraid.cli.user_input import load_network, load_strands
     from fedbraid.inference.trained_model import trained
+    from fedbraid.training.user_code import load_network, load_strands
 
     made = trained(run, model=load_network(model), own=load_strands(strand), device=device)
     told = made.predict(data, label=label, missing=missing, scaled_as=scaled_as)

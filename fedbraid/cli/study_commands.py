@@ -79,9 +79,9 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
 @study_app.command("check")
 def study_check(name: Names = None, strand: Own = None) -> None:
     """Whether recipes can be run: every cell's settings, method, partition and metric. Nothing is loaded or trained."""
-    from fedbraid.cli.user_input import load_strands
     from fedbraid.studies import recipe_files
     from fedbraid.studies.study_plan import planned, table
+    from fedbraid.training.user_code import load_strands
 
     wrong, own = 0, load_strands(strand)
     for file in recipe_files.files(name or []):
@@ -119,10 +119,10 @@ def study_run(
 ) -> None:
     """Run what is not finished yet of a table or figure, and report it beside the paper's numbers."""
     from fedbraid.cli import run_views as cli_show
-    from fedbraid.cli.user_input import load_strands
     from fedbraid.studies import study_plan
     from fedbraid.studies.report_folders import report_folders
     from fedbraid.studies.study_runner import conduct, state
+    from fedbraid.training.user_code import load_strands
 
     own = load_strands(strand)
     tables = _tables(name, _changes(scale, seeds, rounds, settings, device), own)
@@ -192,10 +192,10 @@ def study_report(
 
     Scale, rounds and settings are those that it was run with; another number of seeds replaces the report.
     """
-    from fedbraid.cli.user_input import load_strands
     from fedbraid.studies.report_folders import check_folders, report_folders
     from fedbraid.studies.study_plan import as_recorded
     from fedbraid.studies.table_results import gathered, why_empty
+    from fedbraid.training.user_code import load_strands
 
     changes, own = _changes(scale, seeds, rounds, settings, None), load_strands(strand)
     if not name and not (place.is_dir() and any(place.iterdir())):

@@ -1,13 +1,12 @@
-"""The processes that `fedbraid serve` and `fedbraid join` start: python fedbraid/deploy/__main__.py ROLE …
+"""Run one of the processes that `fedbraid serve` and `fedbraid join` start: `python -m fedbraid.deploy ROLE …`.
 
-Only those that train need torch. The rest know the package by its path alone, without what `import fedbraid` loads.
+Only the processes that train load torch, because `import fedbraid` alone does not.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
 
 
 def main() -> None:
@@ -23,9 +22,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    here = Path(__file__).resolve().parent
-    light = ModuleType("fedbraid")
-    light.__path__ = [str(here.parent)]
-    sys.modules["fedbraid"] = light
-    sys.path.remove(str(here))  # the folder of a script, whose modules have names that others may use, too
     main()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from fedbraid.deploy.guard import KEY, PULSE
+from fedbraid.deploy.guard import KEY, STATUS_PATH
 from fedbraid.errors import UserError
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -46,14 +46,14 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Pulse:
+class ServerStatus:
     """A server's answer."""
 
     status: int  # 200 = well, 401 = it does not know the key, 0 = it is no server of ours
     ahead: float  # seconds that our clock is ahead of its
 
 
-def pulse(address: Address, ca: Path | None, *, token: str = "", key: bytes = b"") -> Pulse:
+def query_status(address: Address, ca: Path | None, *, token: str = "", key: bytes = b"") -> ServerStatus:
     """Ask a server's guard; given its token it begins to let clients in."""
     tls = None if ca is None else ssl.create_default_context(cafile=str(ca))
     connection = (
@@ -63,12 +63,12 @@ def pulse(address: Address, ca: Path | None, *, token: str = "", key: bytes = b"
     )
     given = {"authorization": f"Bearer {token}"} | ({KEY.decode(): b64encode(key).decode()} if key else {})
     try:
-        connection.request("GET", PULSE, headers=given)
+        connection.request("GET", STATUS_PATH, headers=given)
         reply = connection.getresponse()
         ours = b"fedbraid" in reply.read(1000)
         date = reply.headers.get("date")
         ahead = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds() if date else 0.0
-        return Pulse(reply.status if ours else 0, ahead)
+        return ServerStatus(reply.status if ours else 0, ahead)
     finally:
         connection.close()
 
@@ -76,7 +76,7 @@ def pulse(address: Address, ca: Path | None, *, token: str = "", key: bytes = b"
 def check_server(address: Address, ca: Path | None, key: bytes = b"") -> bool:
     """Whether the server answers. One that cannot be the right one is refused with a sentence."""
     try:
-        found = pulse(address, ca, key=key)
+        found = query_status(address, ca, key=key)
     except ssl.SSLCertVerificationError as error:
         raise UserError(
             f"{address} is not the server of these keys, or not under this name: {error.verify_message}; "

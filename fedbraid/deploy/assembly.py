@@ -24,13 +24,13 @@ from fedbraid.core.strand import Cohort, Setup
 from fedbraid.core.tree import Tree
 from fedbraid.data.dataset import Dataset, Partition, check_dataset
 from fedbraid.data.sample_facts import BY_CLIENTS, Facts
-from fedbraid.deploy.judging import by_clients, by_server
-from fedbraid.deploy.letters import Letter
-from fedbraid.deploy.mail import NO_ROUND, Mail
-from fedbraid.deploy.post import Post, nothing_counted
-from fedbraid.deploy.register import Register
-from fedbraid.deploy.remote import Patience, Remote
-from fedbraid.deploy.secrecy import Secrecy, check_secrecy, hidden
+from fedbraid.deploy.channel import NO_ROUND, Channel
+from fedbraid.deploy.evaluators import client_evaluator, server_evaluator
+from fedbraid.deploy.membership import Membership
+from fedbraid.deploy.messages import Message
+from fedbraid.deploy.remote_engine import RemoteEngine, nothing_counted
+from fedbraid.deploy.remote_federation import RemoteFederation, WaitPolicy
+from fedbraid.deploy.secure_policy import SecurePolicy, check_secure_policy, hidden
 from fedbraid.deploy.transport import Transport
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.device import ready
@@ -51,15 +51,15 @@ TOLD = ("method", "rounds", "seed", "strands", "model", "sampling", "local", "op
 """Settings that clients are told."""
 
 
-def assembled(
+def assemble(
     config: Config,
     transport: Transport,
-    register: Register,
-    patience: Patience,
+    membership: Membership,
+    waiting: WaitPolicy,
     states: Path,
     objects: UserObjects,
-    secrecy: Secrecy | None = None,
-) -> Remote:
+    policy: SecurePolicy | None = None,
+) -> RemoteFederation:
     """The federation before its first round, and before anybody is there."""
     config = replace(config, save=replace(config.save, every=1, clients_on_disk=False))
     device, dtype = ready(config)
@@ -67,12 +67,12 @@ def assembled(
     check_needs(config, chain)
     dataset = None if config.data.name == BY_CLIENTS else _loaded(config, objects)
     facts = Facts.of(dataset) if dataset else Facts.read(config.data.options)
-    like, population = facts.made_up(), len(register.roster)
+    like, population = facts.made_up(), len(membership.roster)
     accuracy_or_loss = replace(config, evaluate=replace(config.evaluate, per_client=False))  # clients tell either
     check_fit(accuracy_or_loss, chain, like, population)
     if not objects.begun:
         check_effect(chain, like)
-    _check_rounds(config, patience, population)
+    _check_rounds(config, waiting, population)
     model = network_of(config, chain, like, objects.model)
     model = model if objects.weights is None else model.beginning_with(objects.weights)
     stand_in = Clients.of(like, Partition((np.arange(2),)), dtype, device)
@@ -80,21 +80,25 @@ def assembled(
     check_memory(config, setup)
     optimizer = optimizer_of(config)
     job = LocalJob(chain, model, optimizer, like.task)
-    told = _greeting(config, facts, setup, own_code(chain, model.training), secure=secrecy is not None)
-    due, plain = expected(job, setup, stand_in)
-    if secrecy:
-        check_secrecy(config, chain, due, population, secrecy)
-    mail = Mail(transport, register, partial(_hello, register, told, setup), patience.seconds, patience.pause)
+    payload = _hello_payload(config, facts, setup, own_code(chain, model.training), secure=policy is not None)
+    due, plain = expected_uploads(job, setup, stand_in)
+    if policy:
+        check_secure_policy(config, chain, due, population, policy)
+    channel = Channel(
+        transport, membership, partial(_hello, membership, payload, setup), waiting.seconds, waiting.pause
+    )
     store = ClientStore(nothing_counted(), states)
-    quorum = 0 if "fixed cohort" in chain.needs else patience.min_clients
-    post = Post(mail, due, model.frozen, store, quorum)
-    if secrecy:
-        post = replace(post, hidden=hidden(chain), secrecy=secrecy, plain=plain)
+    quorum = 0 if "fixed cohort" in chain.needs else waiting.min_clients
+    post = RemoteEngine(channel, due, model.frozen, store, quorum)
+    if policy:
+        post = replace(post, hidden=hidden(chain), policy=policy, plain=plain)
     if dataset:
-        judge = by_server(config, model, Samples.of(dataset, dataset.test, dtype, device), mail, like.task)
+        evaluator = server_evaluator(
+            config, model, Samples.of(dataset, dataset.test, dtype, device), channel, like.task
+        )
     else:
-        judge = by_clients(config, mail, like.task)
-    return Remote(
+        evaluator = client_evaluator(config, channel, like.task)
+    return RemoteFederation(
         config,
         chain,
         model,
@@ -104,8 +108,8 @@ def assembled(
         store,
         begin(chain, setup),
         facts,
-        judge,
-        patience,
+        evaluator,
+        waiting,
         watches=find_watches(config.analyses),
     )
 
@@ -116,7 +120,7 @@ def _loaded(config: Config, objects: UserObjects) -> Dataset:
     return dataset
 
 
-def expected(job: LocalJob, setup: Setup, stand_in: Clients) -> tuple[dict[str, Tree], bool]:
+def expected_uploads(job: LocalJob, setup: Setup, stand_in: Clients) -> tuple[dict[str, Tree], bool]:
     """What a client uploads, in a probe and after training, and whether the server sums models twice.
 
     It is found out on one that is made up.
@@ -157,29 +161,31 @@ class _Watched:
         return self.replies.sum(key, weights)
 
 
-def _greeting(config: Config, facts: Facts, setup: Setup, code: Mapping[str, str], *, secure: bool) -> dict[str, Any]:
+def _hello_payload(
+    config: Config, facts: Facts, setup: Setup, code: Mapping[str, str], *, secure: bool
+) -> dict[str, Any]:
     """What every client is told first; nothing of it names a file of the server's."""
     settings = {key: value for key, value in to_dict(config).items() if key in TOLD}
     settings["model"] = {key: value for key, value in settings["model"].items() if key not in models.FILES}
     if config.evaluate.validation:
         settings["evaluate"] = {"validation": config.evaluate.validation}
     settings["engine"] = {"dtype": config.engine.dtype, "precision": config.engine.precision}
-    told = {
+    payload = {
         "settings": settings,
         "facts": facts.told(),
         "population": setup.population,
         "network": setup.layout.told,
     }
-    return told | ({"code": code} if code else {}) | ({"secure": True} if secure else {})
+    return payload | ({"code": code} if code else {}) | ({"secure": True} if secure else {})
 
 
-def _hello(register: Register, greeting: dict[str, Any], setup: Setup, number: int) -> Letter:
+def _hello(membership: Membership, greeting: dict[str, Any], setup: Setup, number: int) -> Message:
     """What the client of this number is told first."""
     model = {"model": setup.w, "buffers": setup.buffers}
-    return Letter("hello", register.run, NO_ROUND, greeting | {"client": number}, model)
+    return Message("hello", membership.run, NO_ROUND, greeting | {"client": number}, model)
 
 
-def resolved(federation: Remote, objects: UserObjects) -> Config:
+def resolved(federation: RemoteFederation, objects: UserObjects) -> Config:
     """The configuration as it is recorded, with every default written out."""
     config = federation.config
     named = config.data
@@ -197,7 +203,7 @@ def resolved(federation: Remote, objects: UserObjects) -> Config:
     )
 
 
-def _check_rounds(config: Config, patience: Patience, population: int) -> None:
+def _check_rounds(config: Config, waiting: WaitPolicy, population: int) -> None:
     """That the server is asked for nothing that only somebody who holds all data can do."""
     simulated = {"sampling.dropout": config.sampling.dropout, "sampling.late": config.sampling.late}
     for key, value in simulated.items():
@@ -223,5 +229,5 @@ def _check_rounds(config: Config, patience: Patience, population: int) -> None:
         if watch.scored:
             raise UserError(f"the analysis {watch.name} needs clients' labels, which stay with them; leave it out")
     most = config.sampling.clients or population
-    if patience.min_clients > most:
-        raise UserError(f"min_clients is {patience.min_clients}, but a round has {most} clients; set at most {most}")
+    if waiting.min_clients > most:
+        raise UserError(f"min_clients is {waiting.min_clients}, but a round has {most} clients; set at most {most}")

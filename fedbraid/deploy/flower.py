@@ -1,13 +1,12 @@
-"""Letters over Flower, whose interfaces move: only this module, and `flower_programs` for its programs, know it.
+"""Messages over Flower, whose interfaces move: only this module, and `flower_programs` for its programs, know it.
 
-The server's work is a ServerApp: it sends letters as messages over Flower's Grid. A client's work is a ClientApp: it
-has a node answer the letter of a message. Both are parts of this package; the app that Flower ships is their names
+The server's work is a ServerApp: it sends messages as messages over Flower's Grid. A client's work is a ClientApp: it
+has a node answer the message of a message. Both are parts of this package; the app that Flower ships is their names
 and nothing else, and clients started by `fedbraid join` run their own installation, whatever app they are sent.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Event, Semaphore, Thread
 from time import monotonic
-from typing import IO, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -23,13 +22,16 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
 from fedbraid.deploy.names import is_name
+from fedbraid.deploy.process_settings import NodeSettings, ServerSettings, named
 from fedbraid.deploy.processes import end_with_parent
-from fedbraid.deploy.settings import NodeSettings, ServerSettings, named
 from fedbraid.errors import UserError
+
+if TYPE_CHECKING:
+    from fedbraid.config.schema import Config
 
 log = logging.getLogger(__name__)
 
-LETTER, NAME = "query.letter", "query.name"
+MESSAGE_TYPE, NAME = "query.letter", "query.name"
 POLL, MOST_POLLS = 0.3, 50
 """Seconds between two looks for an answer, and how many looks a second there are at most."""
 
@@ -37,7 +39,7 @@ LOOK, BACK = 3.0, 30.0
 """Seconds between two looks for clients that were started again, and seconds that they have for it."""
 
 AT_ONCE = 4
-"""Letters on their way to the SuperLink at a time."""
+"""Messages on their way to the SuperLink at a time."""
 
 
 # --- the server's side
@@ -46,7 +48,7 @@ Node = tuple[int, str]
 """Flower's number of a node, and when the node was last started."""
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """A client gives no more signs of life."""
 
 
@@ -66,25 +68,25 @@ class GridTransport:
     def present(self) -> list[str]:
         return sorted(self._nodes())
 
-    def exchange(self, letters: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
+    def exchange(self, messages: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
         """Each client is asked in a thread of its own, so that one who stops in the middle holds up no other.
 
-        A client that was started again has lost its letter and gets it again. One that is gone has a while to come
+        A client that was started again has lost its message and gets it again. One that is gone has a while to come
         back; then the round need not wait for it.
         """
         until = monotonic() + seconds
         asked: dict[str, Node] = {}
         gone: dict[str, float] = {}  # until when they are waited for
         answers: dict[str, bytes] = {}
-        arrived: Queue[tuple[str, Node, bytes | Gone | None]] = Queue()
+        arrived: Queue[tuple[str, Node, bytes | ClientGone | None]] = Queue()
         over = Event()
 
         def ask(name: str, node: Node) -> None:
-            answer: bytes | Gone | None = None
+            answer: bytes | ClientGone | None = None
             try:
                 pause = max(POLL, len(asked) / MOST_POLLS)
-                answer = self._answer(name, node, letters[name], max(1.0, until - monotonic()), pause, over)
-            except Gone as error:
+                answer = self._answer(name, node, messages[name], max(1.0, until - monotonic()), pause, over)
+            except ClientGone as error:
                 answer = error
             except Exception as error:
                 log.warning("%s: no answer: %s", name, _one_line(error))
@@ -98,7 +100,7 @@ class GridTransport:
                     gone.pop(name, None)
                     Thread(target=ask, args=(name, node), daemon=True).start()
 
-        ask_anew(letters)
+        ask_anew(messages)
         waiting = set(asked)
         while waiting and (left := until - monotonic()) > 0:
             try:
@@ -110,7 +112,7 @@ class GridTransport:
             if isinstance(answer, bytes):
                 answers[name] = answer
                 waiting.discard(name)
-            elif asked[name] == node and isinstance(answer, Gone):
+            elif asked[name] == node and isinstance(answer, ClientGone):
                 log.warning("%s is gone; there are %.0f s for it to come back", name, min(BACK, left))
                 gone[name] = monotonic() + BACK
             elif asked[name] == node:
@@ -118,11 +120,11 @@ class GridTransport:
         over.set()
         return answers
 
-    def _answer(self, name: str, node: Node, letter: bytes, seconds: float, pause: float, over: Event) -> bytes | None:
+    def _answer(self, name: str, node: Node, message: bytes, seconds: float, pause: float, over: Event) -> bytes | None:
         with self._sending:
-            numbers = list(self.grid.push_messages([Message(packed(letter), node[0], LETTER, ttl=seconds)]))
+            numbers = list(self.grid.push_messages([Message(packed(message), node[0], MESSAGE_TYPE, ttl=seconds)]))
         if not numbers or not numbers[0]:
-            log.warning("%s: Flower would not take its letter of %s bytes", name, f"{len(letter):,}")
+            log.warning("%s: Flower would not take its message of %s bytes", name, f"{len(message):,}")
             return None
         while not over.is_set():
             for reply in self.grid.pull_messages(numbers):
@@ -131,23 +133,23 @@ class GridTransport:
         return None
 
     def _opened(self, name: str, reply: Message) -> bytes | None:
-        """The letter in a reply; whatever else it may be is refused with a line."""
+        """The message in a reply; whatever else it may be is refused with a line."""
         if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
-            raise Gone
+            raise ClientGone
         if reply.has_error():
             log.warning("%s: no answer: %s", name, _one_line(reply.error.reason))
             return None
         try:
-            letter = unpacked(reply.content)
+            message = unpacked(reply.content)
         except (KeyError, TypeError, AttributeError, ValueError):
-            log.warning("%s: refused: its answer is no letter", name)
+            log.warning("%s: refused: its answer is no message", name)
             return None
-        if len(letter) > self.most:
+        if len(message) > self.most:
             log.warning(
-                "%s: refused: its answer has %s bytes, more than %s", name, f"{len(letter):,}", f"{self.most:,}"
+                "%s: refused: its answer has %s bytes, more than %s", name, f"{len(message):,}", f"{self.most:,}"
             )
             return None
-        return letter
+        return message
 
     def _nodes(self) -> dict[str, Node]:
         """The nodes that are online, by the names of their clients; of two with the same name, the newer."""
@@ -171,14 +173,14 @@ class GridTransport:
             name = None if reply.has_error() else reply.content.config_records.get("node", ConfigRecord()).get("name")
             if isinstance(name, str) and is_name(name):
                 self._called[node] = name
-                log.info("%s is here, as it says", name)
+                log.info("%s connected (unauthenticated)", name)
 
 
-def packed(letter: bytes) -> RecordDict:
-    """A letter as arrays, which Flower sends in pieces. The tensors are one of their own, after the header with its
+def packed(message: bytes) -> RecordDict:
+    """A message as arrays, which Flower sends in pieces. The tensors are one of their own, after the header with its
     length before it: where all clients get the same ones, Flower keeps their pieces once."""
-    head = 8 + int.from_bytes(letter[:8], "little")
-    parts = [letter[:head], letter[head:]] if head < len(letter) else [letter]
+    head = 8 + int.from_bytes(message[:8], "little")
+    parts = [message[:head], message[head:]] if head < len(message) else [message]
     arrays = {str(number): Array("uint8", (len(part),), "bytes", part) for number, part in enumerate(parts)}
     return RecordDict({"letter": ArrayRecord(arrays)})
 
@@ -186,7 +188,7 @@ def packed(letter: bytes) -> RecordDict:
 def unpacked(content: RecordDict) -> bytes:
     arrays = content.array_records["letter"]
     if list(arrays) not in (["0"], ["0", "1"]):
-        raise ValueError("a letter has a header and tensors")
+        raise ValueError("a message has a header and tensors")
     return b"".join(array.data for array in arrays.values())
 
 
@@ -195,40 +197,33 @@ def _one_line(text: object) -> str:
 
 
 def serve(grid: Grid, context: Context) -> None:
-    """Conduct the run that the file named in the run's configuration describes."""
-    from rich.console import Console
-
-    from fedbraid.cli import run_views as cli_show
-    from fedbraid.cli.user_input import load_network, load_strands
+    """Run the federation that the file named in the run's configuration describes."""
     from fedbraid.config.schema import from_dict
     from fedbraid.storage.files import write_json
+    from fedbraid.training.user_code import load_network, load_strands
 
     end_with_parent()
     settings = ServerSettings.read(str(context.run_config["settings"]))
     error: str | None = "the server's process ended in the middle"
     with _logging_to(settings.log):
         try:
-            config = from_dict(settings.config)
             names = None if settings.names is None else {key.encode(): name for key, name in settings.names.items()}
-            with cli_show.progress(Console(file=cast(IO[str], _Logged()), width=200), config.rounds) as on_round:
-                done = named(settings.conduct)(
-                    config,
-                    GridTransport(grid, names, settings.most),
-                    settings.roster,
-                    out=Path(settings.out),
-                    resume=settings.resume,
-                    min_clients=settings.min_clients,
-                    seconds=settings.seconds,
-                    on_round=on_round,
-                    data_dir=Path(settings.data_dir) if settings.data_dir else None,
-                    own=load_strands(settings.strands),
-                    network=load_network(settings.network),
-                    secure=settings.secure,
-                    verify=_verifier(names) if settings.secure else None,
-                )
+            done = named(settings.conduct)(
+                from_dict(settings.config),
+                GridTransport(grid, names, settings.most),
+                settings.roster,
+                out=Path(settings.out),
+                resume=settings.resume,
+                min_clients=settings.min_clients,
+                seconds=settings.seconds,
+                on_round=_log_round,
+                data_dir=Path(settings.data_dir) if settings.data_dir else None,
+                own=load_strands(settings.strands),
+                network=load_network(settings.network),
+                secure=settings.secure,
+                verify=_verifier(names) if settings.secure else None,
+            )
             done.report(Path(settings.out))
-            with open(settings.summary, "w", encoding="utf-8") as text:
-                cli_show.summary(Console(file=text, width=100), done, Path(settings.out))
             error = None
         except UserError as wrong:
             error = str(wrong)
@@ -239,13 +234,29 @@ def serve(grid: Grid, context: Context) -> None:
             write_json(settings.done, {"error": error})
 
 
+def _log_round(record: dict[str, Any], config: Config) -> None:
+    """Log one round: its number, its scores where the model was evaluated, and the speed."""
+    from fedbraid.core.metrics import is_share
+    from fedbraid.report.run_groups import metric_of, validated
+    from fedbraid.report.words import score
+
+    parts = [f"{config.called} seed {config.seed}: round {record['round']}/{config.rounds}"]
+    if metric := metric_of([record]):
+        unit = " %" if is_share(metric) else ""
+        parts.append(f"{metric} {score(record[metric], metric)}{unit}")
+        if held_out := validated([record], metric):
+            parts[-1] += f", on validation {score(record[held_out], metric)}{unit}"
+    parts.append(f"{record['backward_samples'] / max(record['seconds'], 1e-9):,.0f} samples/s")
+    log.info("%s", "  ".join(parts))
+
+
 def _verifier(names: Mapping[bytes, str] | None) -> Callable[[str, bytes, bytes], bool] | None:
     """Who signs its keys of secure sums, where clients have keys to sign with."""
     if names is None:
         return None
-    from fedbraid.deploy.identity import Known
+    from fedbraid.deploy.identity import PublicKeys
 
-    return Known({name: key for key, name in names.items()}).verify
+    return PublicKeys({name: key for key, name in names.items()}).verify
 
 
 server = ServerApp()
@@ -269,36 +280,37 @@ def _logging_to(file: Path) -> Iterator[None]:
             ours.setLevel(before[1])
 
 
-class _Logged(io.TextIOBase):
-    """Where what is printed becomes lines of the log."""
-
-    def write(self, text: str) -> int:
-        for line in text.splitlines():
-            if line.strip():
-                log.info("%s", line)
-        return len(text)
-
-
 # --- the client's side
 
 
 def answer(message: Message, context: Context) -> Message:
-    """Have the node answer. What goes wrong is told in the node's own log: the server gets no word of its insides."""
-    from fedbraid.report.words import in_bytes
+    """Answer one message of the server's in this process.
 
+    The reason of a failure stays in the client's own log; the server learns only that there was one.
+    """
     settings = NodeSettings.read(str(context.node_config["fedbraid"]))
     with _logging_to(settings.log):
         try:
-            letter, began = unpacked(message.content), monotonic()
-            written = named(settings.node)(settings).answer(letter)
-            sizes = f"{in_bytes(len(letter))} with {in_bytes(len(written))}"
-            log.info("answered a letter of %s after %.1f s", sizes, monotonic() - began)
-            return Message(packed(written), reply_to=message)
+            question, began = unpacked(message.content), monotonic()
+            reply = named(settings.node)(settings).answer(question)
+            log.info("%s", _exchange_line(question, reply, monotonic() - began))
+            return Message(packed(reply), reply_to=message)
         except UserError as error:
             log.error("error: %s", error)
         except Exception:
-            log.exception("error: the letter could not be answered")
+            log.exception("error: the message could not be answered")
     return Message(Error(0, "it failed; its own log says why"), reply_to=message)
+
+
+def _exchange_line(question: bytes, reply: bytes, seconds: float) -> str:
+    """Describe one exchange for the client's log: the round, the sizes, and the time that the answer took."""
+    from fedbraid.deploy.messages import kind_and_round
+    from fedbraid.report.words import in_bytes
+
+    kind, round = kind_and_round(question)
+    verb = {"train": "trained", "evaluate": "evaluated", "probe": "probed"}.get(kind, "answered in")
+    where = f"round {round + 1}: " if round >= 0 else ""
+    return f"{where}received {in_bytes(len(question))}, {verb} {seconds:.1f} s, sent {in_bytes(len(reply))}"
 
 
 def tell_name(message: Message, context: Context) -> Message:
@@ -313,14 +325,14 @@ client.query("name")(tell_name)
 
 
 def node_of(settings: NodeSettings) -> Any:
-    from fedbraid.cli.user_input import load_network, load_strands
+    from fedbraid.training.user_code import load_network, load_strands
 
     data_dir = Path(settings.data_dir) if settings.data_dir else None
     keys = Path(settings.keys) if settings.keys else None
     return named("fedbraid.deploy.node:Node")(
         Path(settings.home),
         settings.name,
-        named("fedbraid.deploy.holding:Named").of(settings.holds, settings.part, data_dir),
+        named("fedbraid.deploy.client_data:NamedData").of(settings.holds, settings.part, data_dir),
         own=load_strands(settings.strands),
         network=load_network(settings.network),
         device=settings.device,

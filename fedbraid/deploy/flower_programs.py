@@ -19,12 +19,12 @@ from typing import Any
 
 from fedbraid.deploy import flower
 from fedbraid.deploy.guard import Guard, loud_about_tls, once_a_minute
-from fedbraid.deploy.settings import GuardSettings
+from fedbraid.deploy.process_settings import GuardSettings
 from fedbraid.errors import UserError
 from fedbraid.version import __version__
 
 NODE_POLL = 1.0
-"""Seconds between a client's looks for a letter; Flower has 3."""
+"""Seconds between a client's looks for a message; Flower has 3."""
 
 NODE_RETRY = 5
 """Seconds at most between its looks for a server that does not answer; Flower has 20."""
@@ -33,7 +33,7 @@ NODE_BEAT = 10
 """A client counts as there for twice so many seconds after a sign of life; Flower has 30, and takes no less than 10."""
 
 
-class Control:
+class FlowerControl:
     """The SuperLink's Control interface, through the guard."""
 
     def __init__(self, address: str, ca: Path | None, token: str) -> None:
@@ -137,7 +137,7 @@ def superlink(guard: Path, arguments: list[str]) -> None:
 
 
 def supernode(arguments: list[str]) -> None:
-    """Flower's SuperNode, which looks for letters, and for a server that was away, more often.
+    """Flower's SuperNode, which looks for messages, and for a server that was away, more often.
 
     It also gives more signs of life. A server takes a node that was killed for there until they stop, and meanwhile
     lets no other in with its key.
@@ -198,12 +198,12 @@ def work(address: str, token: str, parent: int) -> None:
     run_clientapp.run_clientapp(address, token, insecure=True, parent_pid=parent)
 
 
-def _replace(place: Any, **ours: Any) -> None:
-    """Put something of ours in the place of Flower's. Where there is no such place, nobody knows what would be run."""
+def _replace(module: Any, **ours: Any) -> None:
+    """Put something of ours in the place of Flower's. Where there is no such folder, nobody knows what would be run."""
     for name, mine in ours.items():
-        if not hasattr(place, name):
-            raise RuntimeError(f"this version of Flower has no {name} in {place.__name__}")
-        setattr(place, name, mine)
+        if not hasattr(module, name):
+            raise RuntimeError(f"this version of Flower has no {name} in {module.__name__}")
+        setattr(module, name, mine)
 
 
 def _as(program: str, arguments: list[str]) -> None:

@@ -1,6 +1,6 @@
 """What stands before Flower's SuperLink, which has one port for everything and asks nobody who is starting a run.
 
-Anyone who reaches that port could register a key or have the server and every client run code of theirs. So clients
+Anyone who reaches that port could membership a key or have the server and every client run code of theirs. So clients
 get no further than the Fleet interface, where Flower checks their keys; the rest is for the server's own processes.
 Refusals are one line each.
 """
@@ -21,7 +21,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-FLEET, CONTROL, RUNTIME, PULSE = "/v1/fleet/", "/v1/control/", "/v1/runtime/", "/fedbraid"
+FLEET, CONTROL, RUNTIME, STATUS_PATH = "/v1/fleet/", "/v1/control/", "/v1/runtime/", "/fedbraid"
 PIECE = 64 * 2**20
 """Bytes of one request at most. Flower cuts what it sends into pieces of 5 MiB."""
 
@@ -48,7 +48,7 @@ class Guard:
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, headers = scope["path"], dict(scope["headers"])
         ours = hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {self.token}".encode())
-        if path == PULSE:
+        if path == STATUS_PATH:
             self.open |= ours
             await self._pulse(scope, send, headers.get(KEY, b""))
         elif path.startswith(FLEET) and not self.open:
@@ -63,10 +63,10 @@ class Guard:
 
     async def _pulse(self, scope: Scope, send: Send, key: bytes) -> None:
         """That it answers shows that it is there; a client also learns whether its key is known."""
-        stranger = bool(key and self.names and not self._name(key))
-        if stranger:
+        unknown_run = bool(key and self.names and not self._name(key))
+        if unknown_run:
             self.say(f"refused: {_peer(scope)} came with a key that is not in the roster")
-        await _reply(send, 401 if stranger else 200, "fedbraid")
+        await _reply(send, 401 if unknown_run else 200, "fedbraid")
 
     async def _fleet(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, headers = scope["path"].removeprefix(FLEET), dict(scope["headers"])

@@ -50,12 +50,12 @@ class Identity:
         return key
 
     @cached_property
-    def _others(self) -> Known:
-        return Known({member.name: member.key for member in read_roster(self.roster)})
+    def _others(self) -> PublicKeys:
+        return PublicKeys({member.name: member.key for member in read_roster(self.roster)})
 
 
 @dataclass(frozen=True)
-class Known:
+class PublicKeys:
     """Clients by their public keys, PEM."""
 
     keys: Mapping[str, bytes]

@@ -69,7 +69,7 @@ def make_keys(out: Path, hosts: Sequence[str], clients: Sequence[str]) -> list[P
     return made + [_make_client(out, name) for name in clients]
 
 
-def _make_authority(place: Path) -> Path:
+def _make_authority(folder: Path) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedBraid federation")])
     certificate = (
@@ -79,13 +79,13 @@ def _make_authority(place: Path) -> Path:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(place / "ca.key", _private(key), secret=True)
-    _write(place / CA, certificate.public_bytes(Encoding.PEM))
-    return place
+    _write(folder / "ca.key", _private(key), secret=True)
+    _write(folder / CA, certificate.public_bytes(Encoding.PEM))
+    return folder
 
 
 def _make_server(out: Path, names: list[x509.GeneralName]) -> Path:
-    place = out / SERVER
+    folder = out / SERVER
     authority = x509.load_pem_x509_certificate((out / AUTHORITY / CA).read_bytes())
     signs = serialization.load_pem_private_key((out / AUTHORITY / "ca.key").read_bytes(), None)
     assert isinstance(signs, ec.EllipticCurvePrivateKey)
@@ -101,25 +101,25 @@ def _make_server(out: Path, names: list[x509.GeneralName]) -> Path:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signs.public_key()), critical=False)
         .sign(signs, hashes.SHA256())
     )
-    _write(place / "server.key", _private(key), secret=True)
-    _write(place / "server.pem", certificate.public_bytes(Encoding.PEM))
-    _write(place / CA, (out / AUTHORITY / CA).read_bytes())
-    _write(place / ROSTER, b"")
-    return place
+    _write(folder / "server.key", _private(key), secret=True)
+    _write(folder / "server.pem", certificate.public_bytes(Encoding.PEM))
+    _write(folder / CA, (out / AUTHORITY / CA).read_bytes())
+    _write(folder / ROSTER, b"")
+    return folder
 
 
 def _make_client(out: Path, name: str) -> Path:
-    place = out / name
+    folder = out / name
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    _write(place / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), secret=True)
-    _write(place / "node.pub", public + f" {name}\n".encode())
-    _write(place / CA, (out / SERVER / CA).read_bytes())
-    _write(place / ROSTER, (out / SERVER / ROSTER).read_bytes())
+    _write(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), secret=True)
+    _write(folder / "node.pub", public + f" {name}\n".encode())
+    _write(folder / CA, (out / SERVER / CA).read_bytes())
+    _write(folder / ROSTER, (out / SERVER / ROSTER).read_bytes())
     for file in out.glob(f"*/{ROSTER}"):
         with open(file, "ab") as roster:
             roster.write(f"{name} ".encode() + public + b"\n")
-    return place
+    return folder
 
 
 def _certificate(

@@ -16,7 +16,7 @@ def is_name(name: object) -> bool:
 
 def check_name(name: str) -> str:
     if not is_name(name):
-        raise UserError(f"a client's name has letters, digits, dots, dashes and underscores, at most 64; not {name!r}")
+        raise UserError(f"a client's name has messages, digits, dots, dashes and underscores, at most 64; not {name!r}")
     return name
 
 

@@ -1,9 +1,9 @@
-"""A client of a federation: what its machine does with a letter.
+"""The client's side of a federation: answer the server's messages with training on local data.
 
-A `Node` is cheap to make and remembers nothing by itself, so a fresh process may answer every letter. What must last is
-in its home folder (`home`). A client's state moves on only with what the server counted: each question names the letter
-whose answer counted last, and training begins from the state after that one. So an answer that was lost on its way, a
-server that goes on from a checkpoint and a client that is killed at any instant all leave the two of them in step.
+A `Node` holds no state of its own, so that a fresh process may answer every message. Everything that must survive a
+crash is in its home folder (`client_home`). The invariant that keeps both sides in step: each question names the
+message whose answer the server counted last, and training starts from the client state after that message. A lost
+answer, a server that resumes from a checkpoint and a client killed at any instant therefore never let them diverge.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from fedbraid.data.noise import noisy
 from fedbraid.data.partitions.ranges import LABEL_RANGES, ranges
 from fedbraid.data.sample_facts import Facts, OwnMatter
 from fedbraid.data.validation import held_out_by
-from fedbraid.deploy.holding import Held, Holding
-from fedbraid.deploy.home import At, Home
-from fedbraid.deploy.letters import Letter, Refused, Stranger, check_finite, check_tensors, mark, read
+from fedbraid.deploy.client_data import ClientData, ClientDataSource
+from fedbraid.deploy.client_home import ClientHome, MessageRef
+from fedbraid.deploy.messages import Message, MessageRefused, UnknownRun, check_finite, check_tensors, digest, read
 from fedbraid.deploy.scores import COUNTED, Score, asked
-from fedbraid.deploy.secrecy import MODEL, hidden
+from fedbraid.deploy.secure_policy import MODEL, hidden
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.device import ready
 from fedbraid.engines.local_engine import Local
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedbraid")
 
 MOST = 1 << 31
-"""Bytes of a letter."""
+"""Bytes of a message."""
 
 
 class Node:
@@ -67,7 +67,7 @@ class Node:
         self,
         home: Path,
         name: str,
-        data: Holding,
+        data: ClientDataSource,
         *,
         own: Sequence[type[Strand]] = (),
         network: models.Own | None = None,
@@ -79,77 +79,81 @@ class Node:
         self.identity, self.secure, self.network = identity, secure, network
         self.home, self.name, self.data, self.own, self.device, self.most = home, name, data, own, device, most
 
-    def answer(self, letter: bytes) -> bytes:
-        """The answer to a letter. Whatever goes wrong is answered with a refusal and its reason."""
-        run, round, stranger = "", -1, False
+    def answer(self, message: bytes) -> bytes:
+        """The answer to a message. Whatever goes wrong is answered with a refusal and its reason."""
+        run, round, unknown_run = "", -1, False
         try:
-            opened = read(letter, self.most)
+            opened = read(message, self.most)
             run, round = opened.run, opened.round
             if opened.kind not in self._answers:
-                raise Refused(f"nothing is known of letters of kind {opened.kind[:40]!r}")
-            home = Home(self.home, run)
+                raise MessageRefused(f"nothing is known of messages of kind {opened.kind[:40]!r}")
+            home = ClientHome(self.home, run)
             with home.locked():
-                return self._answers[opened.kind](self, home, letter, opened)
-        except (Refused, UserError) as no:
-            log.warning("%s refused a letter: %s", self.name, no)
-            reason, stranger = no.told if isinstance(no, OwnMatter) else str(no), isinstance(no, Stranger)
+                return self._answers[opened.kind](self, home, message, opened)
+        except (MessageRefused, UserError) as no:
+            log.warning("%s refused a message: %s", self.name, no)
+            reason, unknown_run = no.told if isinstance(no, OwnMatter) else str(no), isinstance(no, UnknownRun)
         except Exception as error:
-            log.exception("%s could not answer a letter", self.name)
+            log.exception("%s could not answer a message", self.name)
             reason = f"it failed with {type(error).__name__}; its own log says more"
-        told = {"to": mark(letter), "reason": reason, "stranger": stranger}
-        return Letter("refusal", run, round, told).written()
+        payload = {"to": digest(message), "reason": reason, "stranger": unknown_run}
+        return Message("refusal", run, round, payload).to_bytes()
 
-    def _hello(self, home: Home, content: bytes, letter: Letter) -> bytes:
+    def _hello(self, home: ClientHome, content: bytes, message: Message) -> bytes:
         """Finds out whether everything fits before there is anything to do."""
-        desk = self._desk(letter)
-        told = letter.told.get("code")
-        for name, code in desk.own_code.items():
-            if isinstance(told, dict) and told.get(name, code) != code:
+        context = self._context(message)
+        payload = message.payload.get("code")
+        for name, code in context.own_code.items():
+            if isinstance(payload, dict) and payload.get(name, code) != code:
                 log.warning(
                     "the code of %s here is not the server's; clients with different code train differently", name
                 )
-        more = [name for name in desk.held.dataset.features if name not in desk.dataset.features]
+        more = [name for name in context.held.dataset.features if name not in context.dataset.features]
         if more:
             log.info("the federation has no columns %s; they are not trained on", ", ".join(more))
         home.keep_hello(content)
-        told = {"to": mark(content), "samples": int(desk.clients.sizes[0]), COUNTED["test"]: len(desk.held.tests)}
-        if desk.config.evaluate.validation:
-            told[COUNTED["validation"]] = len(desk.validation)
-        return Letter("answer", letter.run, letter.round, told).written()
+        payload = {
+            "to": digest(content),
+            "samples": int(context.clients.sizes[0]),
+            COUNTED["test"]: len(context.held.tests),
+        }
+        if context.config.evaluate.validation:
+            payload[COUNTED["validation"]] = len(context.validation)
+        return Message("answer", message.run, message.round, payload).to_bytes()
 
-    def _work(self, home: Home, content: bytes, letter: Letter) -> bytes:
+    def _work(self, home: ClientHome, content: bytes, message: Message) -> bytes:
         """A probe, or training."""
-        summed = "sum" in letter.told
-        at = At(letter.round, mark(letter.question.written() if summed else content))
-        saved = home.answer(at) or self._worked(home, letter, at)
+        summed = "sum" in message.payload
+        at = MessageRef(message.round, digest(message.question.to_bytes() if summed else content))
+        saved = home.answer(at) or self._worked(home, message, at)
         if not summed:
             return saved
-        from fedbraid.deploy.summing import Me, introduced
+        from fedbraid.deploy.masking_steps import LocalIdentity, create_advert
 
         answer = read(saved, self.most)
-        advert = introduced(home, Me(self.name, self.identity), letter, letter.kind, at)
-        return replace(answer, told={**answer.told, "to": mark(content), **advert}).written()
+        advert = create_advert(home, LocalIdentity(self.name, self.identity), message, message.kind, at)
+        return replace(answer, payload={**answer.payload, "to": digest(content), **advert}).to_bytes()
 
-    def _worked(self, home: Home, letter: Letter, at: At) -> bytes:
-        counted = At.read(letter.told.get("counted"))
-        desk = self._desk(self._greeting(home))
-        question = self._question(home, letter, desk)
-        kept = _Kept(_before(home, counted, desk))
+    def _worked(self, home: ClientHome, message: Message, at: MessageRef) -> bytes:
+        counted = MessageRef.read(message.payload.get("counted"))
+        context = self._context(self._hello_payload(home))
+        question = self._question(home, message, context)
+        kept = _Kept(_before(home, counted, context))
         with one_thread():
-            replies = desk.engine(letter, kept).run(question)
+            replies = context.engine(message, kept).run(question)
         uploads = {key: value[0] for key, value in replies.uploads.items()}
-        if letter.kind == "probe":
-            home.keep_probe(at, letter.question.written())
-        elif desk.model.frozen is not None:
-            uploads["model"] = uploads["model"][~desk.model.frozen]
-        hides = {key: value for key, value in uploads.items() if key in desk.hidden}
+        if message.kind == "probe":
+            home.keep_probe(at, message.question.to_bytes())
+        elif context.model.frozen is not None:
+            uploads["model"] = uploads["model"][~context.model.frozen]
+        hides = {key: value for key, value in uploads.items() if key in context.hidden}
         shows = {key: value for key, value in uploads.items() if key not in hides}
-        if hides and "sum" not in letter.told:
-            raise Refused("it asks for numbers that are to be sent masked only")
+        if hides and "sum" not in message.payload:
+            raise MessageRefused("it asks for numbers that are to be sent masked only")
         check_finite(hides)  # masked, nobody else can see it
-        told = {"to": at.mark, "forward": replies.work.forward, "backward": replies.work.backward}
-        answer = Letter("answer", letter.run, letter.round, told, shows).written()
-        home.tidy(letter.round, counted)
+        payload = {"to": at.digest, "forward": replies.work.forward, "backward": replies.work.backward}
+        answer = Message("answer", message.run, message.round, payload, shows).to_bytes()
+        home.tidy(message.round, counted)
         if kept.after:
             home.keep_state(at, kept.after)  # before the answer leaves
         if hides:
@@ -157,31 +161,31 @@ class Node:
         home.keep_answer(at, answer)
         return answer
 
-    def _sum(self, home: Home, content: bytes, letter: Letter) -> bytes:
+    def _sum(self, home: ClientHome, content: bytes, message: Message) -> bytes:
         """A step of a secure sum."""
-        from fedbraid.deploy.summing import STEPS, Me
+        from fedbraid.deploy.masking_steps import STEPS, LocalIdentity
 
-        self._greeting(home)
-        answer = STEPS[letter.kind](home, Me(self.name, self.identity), letter)
-        return replace(answer, told={**answer.told, "to": mark(content)}).written()
+        self._hello_payload(home)
+        answer = STEPS[message.kind](home, LocalIdentity(self.name, self.identity), message)
+        return replace(answer, payload={**answer.payload, "to": digest(content)}).to_bytes()
 
-    def _evaluate(self, home: Home, content: bytes, letter: Letter) -> bytes:
+    def _evaluate(self, home: ClientHome, content: bytes, message: Message) -> bytes:
         """How a model does on samples of the client's own that it does not train on."""
-        desk = self._desk(self._greeting(home))
-        check_tensors(letter.tensors, desk.model_like)
-        here = {key: value.to(desk.setup.w.device) for key, value in letter.tensors.items()}
-        told: dict[str, Any] = {"to": mark(content)}
-        for part in asked(letter):
-            samples = desk.tests() if part == "test" else desk.validation
+        context = self._context(self._hello_payload(home))
+        check_tensors(message.tensors, context.model_like)
+        here = {key: value.to(context.setup.w.device) for key, value in message.tensors.items()}
+        payload: dict[str, Any] = {"to": digest(content)}
+        for part in asked(message):
+            samples = context.tests() if part == "test" else context.validation
             if not len(samples):
-                raise Refused(f"it has no {part} samples")
+                raise MessageRefused(f"it has no {part} samples")
             with one_thread():
-                metrics, correct = evaluate(desk.model, here["model"], here["buffers"], samples)
+                metrics, correct = evaluate(context.model, here["model"], here["buffers"], samples)
             hits = None if metrics["accuracy"] is None else int(correct.sum())
-            told |= Score(len(samples), metrics["loss"] * len(samples), hits).told(part)
-        return Letter("answer", letter.run, letter.round, told).written()
+            payload |= Score(len(samples), metrics["loss"] * len(samples), hits).payload(part)
+        return Message("answer", message.run, message.round, payload).to_bytes()
 
-    _answers: dict[str, Callable[[Node, Home, bytes, Letter], bytes]] = {
+    _answers: dict[str, Callable[[Node, ClientHome, bytes, Message], bytes]] = {
         "hello": _hello,
         "probe": _work,
         "train": _work,
@@ -192,18 +196,18 @@ class Node:
         "reveal": _sum,
     }
 
-    def _greeting(self, home: Home) -> Letter:
+    def _hello_payload(self, home: ClientHome) -> Message:
         """What the server said when it said hello."""
         content = home.hello()
         if content is None:
-            raise Stranger("it does not know this run")
+            raise UnknownRun("it does not know this run")
         return read(content, self.most)
 
-    def _desk(self, hello: Letter) -> Desk:
+    def _context(self, hello: Message) -> ClientContext:
         """Everything that training needs, from what the server told and what the client holds."""
-        settings, facts = hello.told.get("settings"), hello.told.get("facts")
+        settings, facts = hello.payload.get("settings"), hello.payload.get("facts")
         if not isinstance(settings, dict) or not isinstance(facts, dict):
-            raise Refused("it does not say what is to be done")
+            raise MessageRefused("it does not say what is to be done")
         config = from_dict(settings)
         config = replace(config, engine=replace(config.engine, device=self.device))
         try:
@@ -212,48 +216,48 @@ class Node:
             raise OwnMatter(str(error), "its data cannot be read") from error
         named = self.network is not None and models.name_of(self.network) == config.model.name
         objects = UserObjects(model=self.network if named else None, strands=tuple(self.own))
-        desk = _desk(config, Facts.read(facts), hello, held, objects)
-        if self.secure and not desk.hidden >= MODEL:
-            raise Refused("it takes part only where the server learns models as sums (serve --secure)")
-        return desk
+        context = _context(config, Facts.read(facts), hello, held, objects)
+        if self.secure and not context.hidden >= MODEL:
+            raise MessageRefused("it takes part only where the server learns models as sums (serve --secure)")
+        return context
 
-    def _question(self, home: Home, letter: Letter, desk: Desk) -> Job:
-        """The job that a letter asks for; what it need not say again is in the probe's letter."""
-        tensors, already = dict(letter.tensors), letter.told.get("already", [])
+    def _question(self, home: ClientHome, message: Message, context: ClientContext) -> Job:
+        """The job that a message asks for; what it need not say again is in the probe's message."""
+        tensors, already = dict(message.tensors), message.payload.get("already", [])
         if already:
-            after = At.read(letter.told.get("after"))
+            after = MessageRef.read(message.payload.get("after"))
             probe = home.probe(after) if after else None
             if probe is None:
-                raise Refused("it goes on from a question that was not asked here")
+                raise MessageRefused("it goes on from a question that was not asked here")
             before = read(probe, self.most).tensors
             tensors = {key: t for key, t in before.items() if _belongs(key) in already} | tensors
         check_finite(tensors)
-        check_tensors({key: tensors[key] for key in desk.model_like if key in tensors}, desk.model_like)
-        device = desk.setup.w.device
+        check_tensors({key: tensors[key] for key in context.model_like if key in tensors}, context.model_like)
+        device = context.setup.w.device
         sent: dict[str, Tree] = {}
         for key, tensor in tensors.items():
-            if key not in desk.model_like:
+            if key not in context.model_like:
                 strand, _, name = key.partition("/")
                 sent.setdefault(strand, {})[name] = tensor.to(device)
-        sizes = torch.as_tensor(desk.clients.sizes).to(desk.setup.w)
+        sizes = torch.as_tensor(context.clients.sizes).to(context.setup.w)
         return Job(
-            kind="probe" if letter.kind == "probe" else "train",
-            round=letter.round,
-            cohort=Cohort(np.array([desk.number]), sizes),
+            kind="probe" if message.kind == "probe" else "train",
+            round=message.round,
+            cohort=Cohort(np.array([context.number]), sizes),
             model=tensors["model"].to(device),
             buffers=tensors["buffers"].to(device),
             sent=dict(sent),
-            lr=letter.number("lr"),
-            seed=letter.count("seed"),
+            lr=message.number("lr"),
+            seed=message.count("seed"),
         )
 
 
 @dataclass(frozen=True, eq=False)
-class Desk:
+class ClientContext:
     """What a client works with."""
 
     config: Config
-    held: Held
+    held: ClientData
     dataset: Dataset  # as the federation takes it
     clients: Clients  # the one
     validation: Samples  # that it holds out of its training samples
@@ -288,7 +292,7 @@ class Desk:
         each = {s.name: s.init_client(self.setup) for s in self.job.chain}
         return {strand: tree for strand, tree in each.items() if tree}
 
-    def engine(self, letter: Letter, kept: _Kept) -> Local:
+    def engine(self, message: Message, kept: _Kept) -> Local:
         """One client by itself; what depends on the others is told with each question."""
         return Local(
             self.job,
@@ -298,13 +302,13 @@ class Desk:
             kept,
             "loop",
             workers=1,
-            population_mean=letter.number("mean", 1),
-            least_width=letter.count("width", 1),
+            population_mean=message.number("mean", 1),
+            least_width=message.count("width", 1),
             secret=secrets.randbits(64),  # anew for every answer: the same noise twice could be taken off, too
         )
 
 
-def _desk(config: Config, facts: Facts, hello: Letter, held: Held, objects: UserObjects) -> Desk:
+def _context(config: Config, facts: Facts, hello: Message, held: ClientData, objects: UserObjects) -> ClientContext:
     device, dtype = ready(config)
     chain = methods.parse(config.method, config.strands, objects.strands)
     dataset = facts.fitted(held.dataset)
@@ -319,27 +323,27 @@ def _desk(config: Config, facts: Facts, hello: Letter, held: Held, objects: User
     clients = replace(clients, numbers=np.array([number]))
     model = network_of(config, chain, dataset, objects.model)
     setup = setup_of(config, model, dataset, clients, hello.count("population", 1))
-    if hello.told.get("network") != setup.layout.told:
-        raise Refused(f"the parameters of its network {config.model.name!r} have other names or shapes here")
+    if hello.payload.get("network") != setup.layout.told:
+        raise MessageRefused(f"the parameters of its network {config.model.name!r} have other names or shapes here")
     check_tensors(hello.tensors, {"model": setup.w, "buffers": setup.buffers})
     initial = {key: value.to(device) for key, value in hello.tensors.items()}
     setup = replace(setup, w=initial["model"], buffers=initial["buffers"])
-    hides = hidden(chain) if hello.told.get("secure") is True else frozenset[str]()
+    hides = hidden(chain) if hello.payload.get("secure") is True else frozenset[str]()
     job = LocalJob(chain, model, optimizer_of(config), dataset.task)
-    return Desk(config, held, dataset, clients, validation, setup, job, hides)
+    return ClientContext(config, held, dataset, clients, validation, setup, job, hides)
 
 
-def _before(home: Home, counted: At | None, desk: Desk) -> dict[str, Tree]:
-    """What strands keep on the client: as of the letter whose answer counted last."""
-    blank = desk.blank
+def _before(home: ClientHome, counted: MessageRef | None, context: ClientContext) -> dict[str, Tree]:
+    """What strands keep on the client: as of the message whose answer counted last."""
+    blank = context.blank
     if counted is None or not blank:
         return blank
     state = home.state(counted)
     if state is None:
-        raise Refused(f"what it kept after round {counted.round + 1} is not here any more")
+        raise MessageRefused(f"what it kept after round {counted.round + 1} is not here any more")
     due = {f"{strand}/{name}": value for strand, tree in blank.items() for name, value in tree.items()}
     check_tensors(state, due)
-    device = desk.setup.w.device
+    device = context.setup.w.device
     return {s: {name: state[f"{s}/{name}"].to(device) for name in tree} for s, tree in blank.items()}
 
 

@@ -89,7 +89,7 @@ def start(role: str, arguments: Sequence[str], *, log: Path, env: Mapping[str, s
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as lines:
         process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("__main__.py")), role, *arguments],
+            [sys.executable, "-P", "-m", "fedbraid.deploy", role, *arguments],  # -P: no modules from the cwd
             stdin=subprocess.PIPE,
             stdout=lines,
             stderr=lines,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fedbraid.core.task import Task
-from fedbraid.deploy.letters import Letter, Refused
+from fedbraid.deploy.messages import Message, MessageRefused
 
-Part = Literal["test", "validation"]
+SamplePart = Literal["test", "validation"]
 """Samples that a client does not train on: those it came with, and those it holds out of its training samples."""
-PARTS: tuple[Part, ...] = get_args(Part)
-COUNTED: dict[Part, str] = {"test": "tests", "validation": "validation"}
+PARTS: tuple[SamplePart, ...] = get_args(SamplePart)
+COUNTED: dict[SamplePart, str] = {"test": "tests", "validation": "validation"}
 """Under which word a client tells how many it has."""
 
 
@@ -24,22 +24,22 @@ class Score:
     loss: float
     hits: int | None  # how many were right; None in a regression
 
-    def told(self, part: Part) -> dict[str, Any]:
+    def payload(self, part: SamplePart) -> dict[str, Any]:
         before = _before(part)
         hits = {} if self.hits is None else {f"{before}hits": self.hits}
         return {COUNTED[part]: self.samples, f"{before}loss": self.loss, **hits}
 
     @staticmethod
-    def read(answer: Letter, part: Part) -> Score:
+    def read(answer: Message, part: SamplePart) -> Score:
         before = _before(part)
         samples, loss = answer.count(COUNTED[part], 1), answer.number(f"{before}loss")
-        hits = answer.count(f"{before}hits") if f"{before}hits" in answer.told else None
+        hits = answer.count(f"{before}hits") if f"{before}hits" in answer.payload else None
         if hits is not None and hits > samples:
-            raise Refused(f"it says that {hits:,} of its {samples:,} {part} samples were right")
+            raise MessageRefused(f"it says that {hits:,} of its {samples:,} {part} samples were right")
         return Score(samples, loss, hits)
 
 
-def _before(part: Part) -> str:
+def _before(part: SamplePart) -> str:
     """What test scores have before their names, who were there first, is nothing."""
     return "" if part == "test" else f"{part}_"
 
@@ -49,21 +49,23 @@ def fits(score: Score, task: Task) -> bool:
     return (score.hits is not None) == (task == "classification")
 
 
-def counts_of(answer: Letter) -> dict[Part, int]:
+def counts_of(answer: Message) -> dict[SamplePart, int]:
     """How many samples of each part a client has; it speaks of validation where some are held out for it."""
-    return {part: answer.count(word) if word in answer.told or part == "test" else 0 for part, word in COUNTED.items()}
+    return {
+        part: answer.count(word) if word in answer.payload or part == "test" else 0 for part, word in COUNTED.items()
+    }
 
 
-def asking(parts: Sequence[Part]) -> dict[str, Any]:
-    """What a letter says that asks for these parts; of test samples alone nothing."""
+def asking(parts: Sequence[SamplePart]) -> dict[str, Any]:
+    """What a message says that asks for these parts; of test samples alone nothing."""
     return {} if list(parts) == ["test"] else {"parts": list(parts)}
 
 
-def asked(letter: Letter) -> list[Part]:
+def asked(message: Message) -> list[SamplePart]:
     """The inverse."""
-    wanted = letter.told.get("parts", ["test"])
+    wanted = message.payload.get("parts", ["test"])
     if not isinstance(wanted, list) or not wanted or not all(part in PARTS for part in wanted):
-        raise Refused("it asks for scores on samples that nobody knows of")
+        raise MessageRefused("it asks for scores on samples that nobody knows of")
     return [part for part in PARTS if part in wanted]
 
 
@@ -77,6 +79,6 @@ def loss(scores: Sequence[Score]) -> float | None:
     return sum(score.loss for score in scores) / sum(score.samples for score in scores) if scores else None
 
 
-def of_part(scores: Mapping[str, Mapping[Part, Score]], part: Part) -> dict[str, Score]:
+def of_part(scores: Mapping[str, Mapping[SamplePart, Score]], part: SamplePart) -> dict[str, Score]:
     """The clients that told of a part."""
-    return {name: told[part] for name, told in scores.items() if part in told}
+    return {name: parts[part] for name, parts in scores.items() if part in parts}

@@ -19,11 +19,11 @@ from ray_here import NOISE, Nodes, own_place, started_at
 from safetensors.torch import load_file
 
 import fedbraid as fb
-from fedbraid.cli.user_input import load_strand
 from fedbraid.engines.ray import worker_pool as crew_module
 from fedbraid.engines.ray.actors import RayRemote, _is_user_code
 from fedbraid.errors import UserError
 from fedbraid.strands import STRANDS
+from fedbraid.training.user_code import load_strand
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install fedbraid[ray]")
 

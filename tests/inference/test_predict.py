@@ -14,9 +14,9 @@ from torch import nn
 import fedbraid as fb
 from fedbraid.cli.app import main
 from fedbraid.config.schema import from_dict
-from fedbraid.deploy.holding import Named
+from fedbraid.deploy.client_data import NamedData
+from fedbraid.deploy.federation_run import conduct
 from fedbraid.deploy.node import Node
-from fedbraid.deploy.server import conduct
 from fedbraid.deploy.transport import InProcess
 
 SMALL = {
@@ -184,7 +184,7 @@ def test_a_federation_without_a_common_scale_says_so(tmp_path):
     nodes = {}
     for seed, name in enumerate(("a", "b")):
         data = {"name": "csv", "path": str(table(tmp_path / f"{name}.csv", COLUMNS[:3], seed=seed)), "label": "state"}
-        nodes[name] = partial(Node, tmp_path / name, name, Named.of({"data": data}), device="cpu")
+        nodes[name] = partial(Node, tmp_path / name, name, NamedData.of({"data": data}), device="cpu")
     kind = {"name": "clients", "features": ["age", "dose"], "labels": ["well", "sick"]}
     settings = SMALL | {"engine": {"device": "cpu"}, "partition": {}}
     for scale in ({}, {"mean": [50.0, 5050.0], "std": [9.0, 50.0]}):

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 import fedbraid as fb
 from fedbraid.cli.app import main
-from fedbraid.cli.user_input import load_network
 from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.user_code import load_network
 
 pytestmark = pytest.mark.usefixtures("not_rendered")
 

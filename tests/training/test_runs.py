@@ -21,10 +21,10 @@ from safetensors.torch import load_file, save_file
 
 import fedbraid as fb
 from fedbraid.analyses import analyze
-from fedbraid.cli.user_input import load_strand
 from fedbraid.training import scheduler as execute
 from fedbraid.training import simulation as simulation
 from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.user_code import load_strand
 
 
 @pytest.fixture(scope="module")
