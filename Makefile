@@ -43,7 +43,7 @@ dist: install
 	$(BIN)/twine check --strict dist/*
 
 methods: install
-	$(BIN)/python -c "from fedbraid.strands import catalogue; print(catalogue.page(), end='')" > docs/methods.md
+	$(BIN)/python -c "from fedbraid.contract import catalogue; print(catalogue.page(), end='')" > docs/methods.md
 
 # the pages of all studies from their packed records: results/overview.md is the index
 SHIFT := $(BIN)/fedbraid study report results/fedacd-shift/recipe.toml --out results/fedacd-shift --seeds 1 \

@@ -17,7 +17,7 @@ class Extrapolate(fb.Strand):
         updates = r.models - r.sent  # [K, D]
         mean_square = updates.square().sum(1).mean()  # Σ‖Δᵢ‖² / M
         size = mean_square / (2 * (delta.square().sum() + self.eps))  # eq. 8
-        return size.clamp(min=1.0) * delta, r.kept
+        return size.clamp(min=1.0) * delta, r.state
 
 
 if __name__ == "__main__":

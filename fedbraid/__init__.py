@@ -17,9 +17,10 @@ if TYPE_CHECKING:  # for editors and type checkers; `_HOMES` below has the same 
     from fedbraid.contract.checks import check_strand
     from fedbraid.core.batch import Batch
     from fedbraid.core.chain import Chain
+    from fedbraid.core.constraints import Constraints
     from fedbraid.core.outputs import Outputs
-    from fedbraid.core.strand import Client, Cohort, Release, Round, Setup, Strand
-    from fedbraid.core.tree import PerClient
+    from fedbraid.core.strand import Client, Cohort, Draws, Noise, Release, Round, Setup, Strand
+    from fedbraid.core.tree import Ask, PerClient
     from fedbraid.data.dataset import Dataset, Partition, Split
     from fedbraid.errors import UserError
     from fedbraid.inference.trained_model import Predictions, Trained, trained
@@ -35,9 +36,10 @@ _HOMES = {
     "contract.checks": ("check_strand",),
     "core.batch": ("Batch",),
     "core.chain": ("Chain",),
+    "core.constraints": ("Constraints",),
     "core.outputs": ("Outputs",),
-    "core.strand": ("Client", "Cohort", "Release", "Round", "Setup", "Strand"),
-    "core.tree": ("PerClient",),
+    "core.strand": ("Client", "Cohort", "Draws", "Noise", "Release", "Round", "Setup", "Strand"),
+    "core.tree": ("Ask", "PerClient"),
     "data.dataset": ("Dataset", "Partition", "Split"),
     "errors": ("UserError",),
     "inference.trained_model": ("Predictions", "Trained", "trained"),
@@ -51,14 +53,18 @@ _MODULE_OF = {name: f"fedbraid.{module}" for module, names in _HOMES.items() for
 
 __all__ = [
     "STOP",
+    "Ask",
     "Batch",
     "Chain",
     "Client",
     "Cohort",
     "Comparison",
     "Config",
+    "Constraints",
     "Dataset",
+    "Draws",
     "Failure",
+    "Noise",
     "Outputs",
     "Partition",
     "PerClient",

@@ -31,6 +31,7 @@ MOVED = {
     "fedbraid.results": "fedbraid.training.results",
     "fedbraid.rounds": "fedbraid.training.federation",
     "fedbraid.runs": "fedbraid.training.run_directory",
+    "fedbraid.strands.catalogue": "fedbraid.contract.catalogue",
     "fedbraid.core.local": "fedbraid.core.client_step",
 }
 """Modules that code outside the package may import, and where they are now."""

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbraid.core.constraints import TASK_LOSS, Constraints
 from fedbraid.core.outputs import Outputs
-from fedbraid.core.strand import Batch, Client, Gradient, Round, Setup, Strand
-from fedbraid.core.tree import PerClient, Tree
+from fedbraid.core.strand import Batch, Client, Draws, Gradient, Round, Setup, Strand
+from fedbraid.core.tree import Arrays, Ask, PerClient, Tree
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Teach(Strand):
         return {"w": setup.w, "b": setup.buffers}
 
     def views(self, c: Client) -> dict[str, tuple[Tensor, Tensor]]:
-        return {"received": (c.start, c.buffers), "previous": (c.kept["w"], c.kept["b"])}
+        return {"received": (c.start, c.buffers), "previous": (c.state["w"], c.state["b"])}
 
     def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
         logits = (out.logits - c.views["received"].logits).square().sum(-1)
@@ -64,7 +65,9 @@ class Fair(Strand):
 
         return {"loss": c.over_data(c.start, losses)["loss"] / c.size}
 
-    def probed(self, r: Round) -> PerClient:
+    def send(self, r: Round) -> PerClient | Ask:
+        if r.replies is None:
+            return Ask()
         loss = r.each("loss")
         return PerClient(factor=loss / loss.mean())
 
@@ -89,7 +92,7 @@ class Tracker(Strand):
         return {"mean": c.memory["mean"]}, {}
 
     def absorb(self, r: Round) -> Tree:
-        return {"mean": r.kept["mean"] + r.sum("mean")}
+        return {"mean": r.state["mean"] + r.sum("mean")}
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,11 @@ class Mix(Strand):
 
     alpha: float = 0.4
 
-    def draw(self, rng: np.random.Generator, counts: np.ndarray, width: int) -> dict[str, np.ndarray]:
-        partner = np.zeros((len(counts), width), dtype=np.int64)
-        for t, count in enumerate(counts):
-            partner[t, :count] = rng.permutation(count)
-        return {"partner": partner, "share": rng.beta(self.alpha, self.alpha, len(counts))}
+    def draw(self, d: Draws) -> tuple[Arrays, Arrays]:
+        partner = np.zeros((len(d.counts), d.width), dtype=np.int64)
+        for t, count in enumerate(d.counts):
+            partner[t, :count] = d.steps.permutation(count)
+        return {"partner": partner, "share": d.steps.beta(self.alpha, self.alpha, len(d.counts))}, {}
 
     def batch(self, batch: Batch, c: Client) -> Batch:
         other, share = batch.draws["mix.partner"][: len(batch.mask)], batch.draws["mix.share"]
@@ -114,10 +117,12 @@ class Mix(Strand):
 class Focal(Strand):
     """Another task loss."""
 
+    constraints = Constraints(claims=(TASK_LOSS,))
+
     gamma: float = 2.0
 
-    def task(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
-        log_p = (batch.y * logits.log_softmax(-1)).sum(-1)
+    def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
+        log_p = (batch.y * out.logits.log_softmax(-1)).sum(-1)
         return batch.mean(-((1 - log_p.exp()) ** self.gamma) * log_p)
 
 
@@ -158,10 +163,10 @@ class Average(Strand):
         return {"sum": torch.zeros_like(setup.w), "n": setup.w.new_zeros(())}
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor, Tree]:
-        return delta, {"sum": r.kept["sum"] + r.w + delta, "n": r.kept["n"] + 1}
+        return delta, {"sum": r.state["sum"] + r.w + delta, "n": r.state["n"] + 1}
 
-    def deploy(self, w: Tensor, kept: Tree, *_: Setup) -> Tensor:
-        return kept["sum"] / kept["n"].clamp(min=1)
+    def deploy(self, w: Tensor, state: Tree, *_: Setup) -> Tensor:
+        return state["sum"] / state["n"].clamp(min=1)
 
 
 MADE_UP = (Teach, Anchor, Fair, Tracker, Mix, Focal, Calibrate, Halfway, Sharp, Average)

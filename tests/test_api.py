@@ -246,7 +246,7 @@ class Shift(Strand):
     by: float = 0.5
 
     def update(self, delta, r):
-        return delta + self.by, r.kept
+        return delta + self.by, r.state
 
 
 def test_strands_of_ones_own_are_known_by_name_once_they_are_given():

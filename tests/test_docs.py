@@ -11,9 +11,9 @@ import pytest
 from forks import python
 
 from fedbraid.cli.app import main
+from fedbraid.contract import catalogue
 from fedbraid.core.batch import Batch
 from fedbraid.core.strand import HOOKS, Client, Strand
-from fedbraid.strands import catalogue
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -56,7 +56,7 @@ class GradientAt(Strand):
         return {"sum": c.memory["sum"] + count * w, "samples": c.memory["samples"] + count}
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        return {"gradient": c.memory["sum"] / c.memory["samples"]}, c.kept
+        return {"gradient": c.memory["sum"] / c.memory["samples"]}, c.state
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Reveal:
     def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
         return g, state
 
-    def reach(self, steps: Tensor) -> Tensor:
+    def effective_steps(self, steps: Tensor) -> Tensor:
         return steps
 
 
@@ -93,7 +93,7 @@ def gradients(run: Recorded, point: Tensor) -> Tensor:
 def task_gradients(run: Recorded, point: Tensor) -> Tensor:
     """[C, D] the gradient at `point` of the mean loss over each client's samples, without what the method adds."""
     buffers = run.next_round.before.buffers
-    return answers(run, point, buffers, lambda c: {"gradient": c.slope(c.start)})["gradient"]
+    return answers(run, point, buffers, lambda c: {"gradient": c.full_gradient(c.start)})["gradient"]
 
 
 def _replies(run: Recorded, job: Job, chain: Chain, optimizer: Optimizer | None = None) -> Stacked:

@@ -235,7 +235,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Show one method or strand whole.")] = None, as_json: Json = False
 ) -> None:
     """The methods and strands there are, with their hyper-parameters."""
-    from fedbraid.strands import catalogue
+    from fedbraid.contract import catalogue
 
     if name:
         shown = catalogue.one(name)

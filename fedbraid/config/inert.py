@@ -21,7 +21,7 @@ def refuse_inert(runs: Sequence[tuple[Config, Chain]], beside: Sequence[tuple[Co
     several = len(runs) + len(beside) > 1
     heard = {option.given for run in (*runs, *beside) for _, option in _conditional(*run) if not option.complaint}
     for config, chain in runs:
-        for complaint in chain.unheard:
+        for complaint in chain.inert:
             raise UserError(complaint)
         for table, option in _conditional(config, chain):
             if option.gives_way:

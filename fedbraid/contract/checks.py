@@ -91,7 +91,7 @@ def _complaint(error: Exception) -> str:
 
 
 def shares_sum_to_one(chain: Chain) -> None:
-    if not chain.using("weigh") and not chain.using("reweigh"):
+    if not chain.using("weigh"):
         raise NotApplicable("it leaves what each client counts as it is")
     trained(chain, "stack")  # a round refuses others
 
@@ -146,7 +146,7 @@ def resumed_is_uninterrupted(chain: Chain) -> None:
 
 
 def longer_is_long_from_the_start(chain: Chain) -> None:
-    if any(strand.concludes(2) for strand in chain):
+    if any(strand.constraints.concludes(2) for strand in chain):
         raise NotApplicable("it ends a run of two rounds unlike one that goes on")
     short = federation(chain, "stack", rounds=2)
     for _ in range(2):
@@ -306,7 +306,7 @@ def trained(chain: Chain, kind: str, **options: Any) -> Tensor:
 
 def fedavg_for(chain: Chain) -> Tensor:
     """FedAvg's model with the averaging that this chain's paper uses, so that the averaging alone is no difference."""
-    return _fedavg(uniform=chain.averages == "uniform" and not chain.using("weigh"))
+    return _fedavg(uniform=chain.averages == "uniform" and not chain.sets_weights)
 
 
 @cache

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, get_type_hints
 
+from fedbraid.core.constraints import TASK_LOSS, WEIGHTS, check_constraints
 from fedbraid.core.options import check_ranges
 from fedbraid.core.strand import HOOKS, Strand
 from fedbraid.core.typed import is_plain, plain, structured
 from fedbraid.errors import UserError
-
-ONLY_ONE = {
-    "weigh": "set the aggregation weights",
-    "task": "replace the task loss",
-}
-"""Hooks that a single strand of a chain may override, and what that means; strands may claim more themselves."""
 
 BY_SIZE, UNIFORMLY = "by data size", "uniformly"
 """What papers do that have no weights of their own."""
@@ -27,8 +22,8 @@ class Chain:
     """Strands in order. Checked when it is built; prints as it is written."""
 
     strands: tuple[Strand, ...] = ()
-    unheard: tuple[str, ...] = field(default=(), init=False, compare=False, repr=False)
-    """Of hyper-parameters that have no effect in it: new runs refuse them, and recorded ones are read."""
+    inert: tuple[str, ...] = field(default=(), init=False, compare=False, repr=False)
+    """Sentences about hyper-parameters without effect: new runs refuse them, recorded ones are read."""
 
     def __post_init__(self) -> None:
         for strand in self.strands:
@@ -37,12 +32,12 @@ class Chain:
         object.__setattr__(self, "strands", tuple(map(_typed, self.strands)))
         for strand in self.strands:
             _check_form(strand)
-        together = [s.among(others(s, self.strands)) for s in self.strands]
+        together = [s.constraints.adapted(s, others(s, self.strands)) for s in self.strands]
         idle = (
-            _replaced(s) if left is None else s.unheard(others(s, self.strands))
+            _replaced(s) if left is None else s.constraints.inert(s, others(s, self.strands))
             for s, left in zip(self.strands, together, strict=True)
         )
-        object.__setattr__(self, "unheard", tuple(filter(None, idle)))
+        object.__setattr__(self, "inert", tuple(filter(None, idle)))
         object.__setattr__(self, "strands", tuple(s for s in together if s is not None))
         seen: dict[str, Strand] = {}
         for strand in self.strands:
@@ -52,8 +47,9 @@ class Chain:
             seen[strand.name] = strand
         claimed: dict[str, str] = {}
         for strand in self.strands:
-            hooks = (claim for hook, claim in ONLY_ONE.items() if strand in self.using(hook))
-            for claim in (*hooks, *strand.claims):
+            check_constraints(type(strand).__name__, strand.constraints, HOOKS)
+            weighs = (WEIGHTS,) if strand in self.using("weigh") and not _transforms_shares(strand) else ()
+            for claim in (*weighs, *strand.constraints.claims):
                 if claim in claimed:
                     raise UserError(f"{claimed[claim]} and {strand.name} both {claim}; keep one of them")
                 claimed[claim] = strand.name
@@ -64,11 +60,36 @@ class Chain:
 
     @cached_property
     def _using(self) -> dict[str, tuple[Strand, ...]]:
-        using = {h: tuple(s for s in self.strands if overrides(s, h)) for h in HOOKS}
-        return {
-            hook: tuple(sorted(strands, key=lambda s: (hook not in s.first_in, hook in s.last_in)))
-            for hook, strands in using.items()
-        }
+        said = {s.name: s.constraints for s in self.strands}
+
+        def rank(hook: str, strand: Strand) -> tuple[bool, bool]:
+            return hook not in said[strand.name].first_in, hook in said[strand.name].last_in
+
+        using = {h: [s for s in self.strands if overrides(s, h)] for h in HOOKS}
+        return {hook: tuple(sorted(strands, key=partial(rank, hook))) for hook, strands in using.items()}
+
+    @cached_property
+    def task_loss(self) -> Strand | None:
+        """The strand whose `loss` replaces the task loss, if there is one."""
+        return next((s for s in self.strands if TASK_LOSS in s.constraints.claims), None)
+
+    @property
+    def sets_weights(self) -> Strand | None:
+        """The strand that sets the aggregation weights, if there is one."""
+        return next((s for s in self.using("weigh") if not _transforms_shares(s)), None)
+
+    def of_numbers(self, strands: tuple[Strand, ...]) -> Chain:
+        """The same chain with other strands in its place that differ in numbers only, and are not checked again.
+
+        What depends on declarations is taken from this chain: a tensor in the place of a number cannot be asked.
+        """
+        chain = object.__new__(Chain)
+        by_name = {s.name: s for s in strands}
+        object.__setattr__(chain, "strands", strands)
+        using = {hook: tuple(by_name[s.name] for s in mine) for hook, mine in self._using.items()}
+        chain.__dict__["_using"] = using
+        chain.__dict__["task_loss"] = by_name[self.task_loss.name] if self.task_loss else None
+        return chain
 
     @property
     def averages(self) -> str:
@@ -78,17 +99,17 @@ class Chain:
     @property
     def averaging(self) -> str:
         """How the cohort is averaged, in words that follow "averages"."""
-        setter = next((s.name for s in self.using("weigh")), self.averages)
+        setter = self.sets_weights.name if self.sets_weights else self.averages
         return {"sizes": BY_SIZE, "uniform": UNIFORMLY}.get(setter, f"by the weights of {setter}")
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset().union(*(s.needs for s in self.strands))
+        return frozenset().union(*(s.constraints.needs for s in self.strands))
 
     @property
     def sum_only(self) -> frozenset[str]:
         """Uploads of which the server need see only sums over clients, by the names they have in replies."""
-        return frozenset(f"{s.name}.{key}" for s in self.strands for key in s.sum_only)
+        return frozenset(f"{s.name}.{key}" for s in self.strands for key in s.constraints.sum_only)
 
     def __iter__(self) -> Iterator[Strand]:
         return iter(self.strands)
@@ -98,6 +119,10 @@ class Chain:
 
     def __str__(self) -> str:
         return "+".join(map(written, self.strands)) or "fedavg"
+
+
+def _transforms_shares(strand: Strand) -> bool:
+    return "weigh" in strand.constraints.last_in
 
 
 def _replaced(strand: Strand) -> str:
@@ -156,15 +181,8 @@ def overrides(strand: Strand, *hooks: str) -> bool:
 
 
 def others(strand: Strand, strands: Sequence[Strand]) -> tuple[Strand, ...]:
-    """The company of one of several strands, as its `among` is told of it."""
+    """The company of one of several strands, which its constraints are checked against."""
     return tuple(other for other in strands if other is not strand)
-
-
-def refuse(strand: Strand, others: tuple[Strand, ...], reasons: Mapping[str, str]) -> None:
-    """For `among`: raise if one of `others` is named in `reasons`."""
-    for other in others:
-        if other.name in reasons:
-            raise UserError(f"{strand.name} and {other.name} do not go together: {reasons[other.name]}")
 
 
 def written(strand: Strand) -> str:

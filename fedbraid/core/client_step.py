@@ -15,12 +15,13 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
+from fedbraid.core.constraints import AS_TRAINED
 from fedbraid.core.dropout import DRAW
 from fedbraid.core.gradient import Objective
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer, clipped
 from fedbraid.core.outputs import Outputs
-from fedbraid.core.strand import AS_TRAINED, Client, Gradient, Strand, View
+from fedbraid.core.strand import Client, Gradient, Strand, View
 from fedbraid.core.task import Task, sample_losses, task_loss
 from fedbraid.core.tree import Tree, grow
 from fedbraid.errors import UserError
@@ -128,9 +129,10 @@ class LocalJob:
             logits = out.logits
             for s in chain.using("logits"):
                 logits = s.logits(logits, batch, client[s.name])
-            loss = self._task(logits, batch, client)
+            loss = self._task_loss(out._replace(logits=logits), batch, client)
             for s in chain.using("loss"):
-                loss = loss + s.loss(out, batch, client[s.name])
+                if s is not chain.task_loss:
+                    loss = loss + s.loss(out, batch, client[s.name])
             return loss, (out, after)
 
         def raw(at: Tensor) -> Tensor:
@@ -177,7 +179,7 @@ class LocalJob:
                         f"{replaced} and {s.name} both replace the model that is uploaded; keep one of them"
                     )
                 uploads["model"], replaced = mine.pop("model"), s.name
-                needing = [other.name for other in self.chain if AS_TRAINED in other.needs]
+                needing = [other.name for other in self.chain if AS_TRAINED in other.constraints.needs]
                 if needing:
                     raise UserError(
                         f"{s.name} and {needing[0]} do not go together: {s.name} replaces the model that is uploaded, "
@@ -210,10 +212,9 @@ class LocalJob:
         w, buffers = view
         return Outputs(*(t.detach() for t in self.model.predict(w, buffers, x)))
 
-    def _task(self, logits: Tensor, batch: Batch, client: Mapping[str, Client]) -> Tensor:
-        for s in self.chain.using("task"):
-            return s.task(logits, batch, client[s.name])
-        return task_loss(self.task, logits, batch)
+    def _task_loss(self, out: Outputs, batch: Batch, client: Mapping[str, Client]) -> Tensor:
+        s = self.chain.task_loss
+        return task_loss(self.task, out.logits, batch) if s is None else s.loss(out, batch, client[s.name])
 
     def _client(
         self, s: Strand, given: State, state: State, batches: Batches, seen: Mapping[str, Outputs] | None = None
@@ -227,9 +228,9 @@ class LocalJob:
             trained_buffers=state["buffers"],
             initial=(given["initial"], given["initial_buffers"]),
             received=given["received"].get(s.name, {}),
-            kept=given["kept"].get(s.name, {}),
+            state=given["kept"].get(s.name, {}),
             memory=state["memory"].get(s.name, {}),
-            chance=given["chance"].get(s.name, {}),
+            draws=given["draws"].get(s.name, {}),
             label_counts=given["label_counts"],
             size=given["size"],
             relative_size=given["relative_size"],
@@ -240,7 +241,7 @@ class LocalJob:
             layout=self.model.layout,
             views={name.removeprefix(f"{s.name}."): out for name, out in (seen or {}).items()},
             over_data=lambda model, f, whole=True: self._over_data(at(model), f, batches, whole),
-            slope=lambda model: self._slope(at(model), batches, given["size"]),
+            full_gradient=lambda model: self._full_gradient(at(model), batches, given["size"]),
         )
 
     def _over_data(self, view: View, f: Callable[[Outputs, Batch], Tree], batches: Batches, whole: bool) -> Tree:
@@ -248,7 +249,7 @@ class LocalJob:
         self.tally.glances += not whole
         return _total(f(self.model.predict(*view, batch.x), batch) for batch in batches(whole))
 
-    def _slope(self, view: View, batches: Batches, size: Tensor) -> Tensor:
+    def _full_gradient(self, view: View, batches: Batches, size: Tensor) -> Tensor:
         self.tally.slopes += 1
         w, buffers = view
 
@@ -269,7 +270,7 @@ def keep_unless(on: Tensor, new: State, old: State) -> State:
 
 
 def no_batches(whole: bool) -> Iterable[Batch]:
-    raise RuntimeError("over_data and slope may be called in begin, end and probe, not inside a local step")
+    raise RuntimeError("over_data and full_gradient may be called in begin, end and probe, not inside a local step")
 
 
 def _same_names(strand: str, does: str, now: Tree, hook: str, first: Tree) -> None:

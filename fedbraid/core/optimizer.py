@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -28,7 +29,12 @@ class Optimizer(Protocol):
 
     def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]: ...
 
-    def reach(self, steps: Tensor) -> Tensor: ...
+    def effective_steps(self, steps: Tensor) -> Tensor: ...
+
+
+def _reach(optimizer: Optimizer, steps: Tensor) -> Tensor:
+    warnings.warn("`reach` of an optimizer is now `effective_steps`", DeprecationWarning, stacklevel=2)
+    return optimizer.effective_steps(steps)
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,15 @@ class Sgd:
         ahead = torch.add(g, v, alpha=self.momentum) if self.nesterov else v
         return torch.addcmul(w, lr, ahead, value=-1), {"v": v}
 
-    def reach(self, steps: Tensor) -> Tensor:
+    def effective_steps(self, steps: Tensor) -> Tensor:
         """How far `steps` steps of a unit gradient at lr 1 go: FedNova's ‖a‖₁, what SCAFFOLD must divide by."""
         if not self.momentum:
             return steps
         rho = self.momentum
         heavy_ball = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
         return steps + rho * heavy_ball if self.nesterov else heavy_ball
+
+    reach = _reach
 
 
 @dataclass(frozen=True)
@@ -89,9 +97,11 @@ class Adam:
         size = (v / (1 - self.beta2**t)).sqrt() + self.eps
         return w - lr * (m / (1 - self.beta1**t)) / size, {"m": m, "v": v, "t": t}
 
-    def reach(self, steps: Tensor) -> Tensor:
+    def effective_steps(self, steps: Tensor) -> Tensor:
         """Under a constant unit gradient every step has length 1."""
         return steps
+
+    reach = _reach
 
 
 @dataclass(frozen=True)
@@ -115,9 +125,11 @@ class RmsProp:
         v = self.alpha * state["v"] + (1 - self.alpha) * g * g
         return w - lr * g / (v.sqrt() + self.eps), {"v": v}
 
-    def reach(self, steps: Tensor) -> Tensor:
+    def effective_steps(self, steps: Tensor) -> Tensor:
         """The steps' own lengths depend on the gradient's history; counted as one each."""
         return steps
+
+    reach = _reach
 
 
 OPTIMIZERS: dict[str, type[Sgd] | type[Adam] | type[RmsProp]] = {o.name: o for o in (Sgd, Adam, RmsProp)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.dropout import draw
 from fedbraid.core.options import default
 from fedbraid.core.random import stream
+from fedbraid.core.strand import Draws, Setup
+from fedbraid.core.tree import Arrays
 from fedbraid.errors import UserError
 
 Ints = NDArray[np.int64]
@@ -52,6 +55,7 @@ class Plan:
     counts: Ints  # [steps]
     first: NDArray[np.bool_]  # [steps] whether the step begins a local epoch
     draws: dict[str, np.ndarray] = field(default_factory=dict)  # "strand.name", "images: name" …: [steps, ...]
+    once: dict[str, Arrays] = field(default_factory=dict)  # what each strand drew once for the round
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -72,8 +76,14 @@ def make_plan(
     client: int,
     augment: Augment = AS_THEY_ARE,
     dropout: bool = False,
+    setup: Setup | None = None,
+    secret: int = 0,
 ) -> Plan:
-    """The plan of one client; `width` is the batch axis, at least as long as any batch."""
+    """The plan of one client; `width` is the batch axis, at least as long as any batch.
+
+    `secret` is mixed into the seed of strands that hide clients' data, so that who knows the seed cannot draw their
+    noise again.
+    """
     rng = stream(seed, "local", round=round, client=client)
     most = work.steps or work.epochs
     amount = int(rng.integers(work.least, most + 1)) if work.least else most
@@ -99,7 +109,13 @@ def make_plan(
         draws |= augment.draw(stream(seed, "images", round=round, client=client), steps, width)
     if dropout:
         draws |= draw(stream(seed, "network", round=round, client=client), steps)
+    once: dict[str, Arrays] = {}
     for strand in chain.using("draw"):
-        own = stream(seed, f"local/{strand.name}", round=round, client=client)
-        draws |= {f"{strand.name}.{key}": value for key, value in strand.draw(own, counts, width).items()}
-    return Plan(positions, counts, first, draws)
+        by_name = {"round": round, "client": client}
+        streams = (
+            partial(stream, seed, f"local/{strand.name}", **by_name),
+            partial(stream, seed ^ secret if strand.hides else seed, f"once/{strand.name}", **by_name),
+        )
+        each, once[strand.name] = strand.draw(Draws(counts, width, setup, streams))
+        draws |= {f"{strand.name}.{key}": value for key, value in each.items()}
+    return Plan(positions, counts, first, draws, once)

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.tree import Ask
 from fedbraid.errors import UserError
 
 Fits = Callable[[Any, tuple[Any, ...]], bool]
@@ -70,8 +71,16 @@ def _tree(value: Any, given: tuple[Any, ...]) -> bool:
     return _is_tree(value)
 
 
-def _arrays(value: Any, given: tuple[Any, ...]) -> bool:
+def _payload(value: Any, given: tuple[Any, ...]) -> bool:
+    return _is_tree(value.payload if isinstance(value, Ask) else value)
+
+
+def _is_arrays(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(part, np.ndarray) for part in value.values())
+
+
+def _two_arrays(value: Any, given: tuple[Any, ...]) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_arrays, value))
 
 
 def _tensor(value: Any, given: tuple[Any, ...]) -> bool:
@@ -109,22 +118,21 @@ DUE: dict[str, Due] = {
     "model": Due("the network, an nn.Module", lambda value, _: isinstance(value, nn.Module)),
     "init_server": Due(f"{TREE}: the state to begin with", _tree),
     "init_client": Due(f"{TREE}: the state to begin with", _tree),
-    "send": Due(f"{TREE}, or PerClient(...)", _tree),
+    "send": Due(f"{TREE}, PerClient(...) or Ask(...)", _payload),
     "probe": Due(f"{TREE}: the client's answers", _tree),
-    "probed": Due(f"{TREE}, or PerClient(...)", _tree),
-    "draw": Due("a dict of NumPy arrays, their first axis the local step", _arrays),
-    "draw_once": Due("a dict of NumPy arrays", _arrays),
+    "draw": Due(
+        "(steps, once), two dicts of NumPy arrays: for the local steps, their first axis, and for the round",
+        _two_arrays,
+    ),
     "begin": Due(f"{TREE}: the memory", _tree),
     "batch": Due("a Batch, such as replace(batch, x=...)", lambda value, _: isinstance(value, Batch)),
     "views": Due("models by name, each (parameters, buffers)", _models),
     "logits": Due("a tensor, the logits", _tensor),
-    "task": Due("a tensor of no dimensions, the loss", _number),
     "loss": Due("a tensor of no dimensions, the term to add", _number),
     "grad": Due("a tensor shaped as w, the gradient", _like_first),
     "step": Due(f"{TREE}: the memory", _tree),
     "end": Due("(uploads, kept), two dicts of tensors: what to upload and what to keep", _two_trees),
-    "weigh": Due("a tensor shaped as n, the weights", _like_first),
-    "reweigh": Due("a tensor shaped as the shares it is given", _like_first),
+    "weigh": Due("a tensor shaped as the shares it is given", _like_first),
     "rescale": Due("a tensor shaped as the weights it is given", _like_first),
     "absorb": Due(f"{TREE}: the state to keep", _tree),
     "update": Due(
@@ -133,4 +141,4 @@ DUE: dict[str, Due] = {
     "deploy": Due("a tensor shaped as w, the model", _like_first),
     "personalise": Due("a vector like w, the client's own model", _like_first),
 }
-"""By hook; those that are not here return plain values."""
+"""By hook."""

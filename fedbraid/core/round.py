@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.chain import Chain
-from fedbraid.core.strand import STEP_ALONE, Cohort, Replies, Round, Setup, Strand
-from fedbraid.core.tree import PerClient, Tree, nbytes, rows
+from fedbraid.core.constraints import STEP_ALONE
+from fedbraid.core.strand import Cohort, Replies, Round, Setup, Strand
+from fedbraid.core.tree import Ask, PerClient, Tree, nbytes, rows
 from fedbraid.errors import UserError
 
 
@@ -118,14 +119,13 @@ def one_round(
 
     def seen(strand: Strand) -> Round:
         own = seed ^ secret if strand.hides else seed
-        return replace(view, strand=strand.name, kept=kept.get(strand.name, {}), seed=own)
+        return replace(view, strand=strand.name, state=kept.get(strand.name, {}), seed=own)
 
     kept = dict(server.kept)
     view = Round("", server.round, server.w, {}, cohort, setup, lr, seed, sent=server.w)
-    model, buffers, sent = _sent(chain, seen, server)
+    model, buffers, sent, asking = _sent(chain, seen, server)
     view = replace(view, sent=model)
     job = Job("probe", server.round, cohort, model, buffers, sent, lr, seed)
-    asking = [s for s in chain.using("probe") if s.asks(seen(s))]
     if asking:
         replies = yield job
         if replies is None:
@@ -133,7 +133,7 @@ def one_round(
         if replies.came is not None:  # who does not answer is not asked to train
             job = job.only(replies.came)
         view = replace(view, cohort=job.cohort, sent=job.model, replies=replies)
-        sent = job.sent | {s.name: s.probed(seen(s)) for s in asking}
+        sent = job.sent | {s.name: _answered(s, seen(s)) for s in asking}
         job = replace(job, sent=sent, already=frozenset({"model", *sent} - {s.name for s in asking}))
     replies = yield replace(job, kind="train")
     if replies is None:
@@ -164,17 +164,29 @@ def one_round(
 
 def _sent(
     chain: Chain, seen: Callable[[Strand], Round], server: Server
-) -> tuple[Tensor, Tensor, dict[str, Tree | PerClient]]:
-    """The model and buffers that clients are sent, and what strands send beside them."""
+) -> tuple[Tensor, Tensor, dict[str, Tree | PerClient], list[Strand]]:
+    """The model and buffers that clients are sent, what strands send beside them, and the strands that ask first."""
     model, buffers = server.w, server.buffers
     sent: dict[str, Tree | PerClient] = {}
+    asking = []
     for s in chain.using("send"):
         payload = s.send(seen(s))
+        if isinstance(payload, Ask):
+            asking.append(s)
+            payload = payload.payload
         if "model" in payload and model is not server.w:
             raise UserError(f"{s.name} and another strand both choose the model that is sent; keep one of them")
         model, buffers = payload.get("model", model), payload.get("buffers", buffers)
         sent[s.name] = type(payload)({k: v for k, v in payload.items() if k not in ("model", "buffers")})
-    return model, buffers, sent
+    return model, buffers, sent, asking
+
+
+def _answered(strand: Strand, r: Round) -> Tree | PerClient:
+    """What a strand sends once it has clients' answers."""
+    payload = strand.send(r)
+    if isinstance(payload, Ask):
+        raise UserError(f"send of {strand.name} asks again when clients have answered; a round has one exchange first")
+    return payload
 
 
 def _weighed(chain: Chain, seen: Callable[[Strand], Round], view: Round) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -183,11 +195,8 @@ def _weighed(chain: Chain, seen: Callable[[Strand], Round], view: Round) -> tupl
     shares = view.ones / len(view.cohort) if chain.averages == "uniform" else n
     shared: dict[str, Tensor] = {}
     for s in chain.using("weigh"):
-        shares = s.weigh(n, seen(s))
+        shares = s.weigh(n if s is chain.sets_weights else shares, seen(s))
         shared[f"weigh of {s.name}"] = shares.sum()
-    for s in chain.using("reweigh"):
-        shares = s.reweigh(shares, seen(s))
-        shared[f"reweigh of {s.name}"] = shares.sum()
     weights = shares
     for s in chain.using("rescale"):
         weights = s.rescale(weights, seen(s))

@@ -7,7 +7,7 @@ in a plain loop, in another process or over a network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import isfunction
@@ -17,15 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedbraid.core import renamed
 from fedbraid.core.batch import Batch
+from fedbraid.core.constraints import Constraints, check_constraints, check_words
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.outputs import Outputs
 from fedbraid.core.random import stream
 from fedbraid.core.returns import DUE, checked
 from fedbraid.core.task import Task
-from fedbraid.core.tree import PerClient, Tree
+from fedbraid.core.tree import Arrays, Ask, PerClient, Tree
 from fedbraid.core.vector import Layout
-from fedbraid.errors import UserError, unknown
+from fedbraid.errors import UserError
 
 if TYPE_CHECKING:
     from fedbraid.core.chain import Chain
@@ -80,7 +82,7 @@ class OverData(Protocol):
     def __call__(self, model: Tensor | View, f: Callable[[Outputs, Batch], Tree], whole: bool = True) -> Tree: ...
 
 
-class Slope(Protocol):
+class FullGradient(Protocol):
     """The gradient of a model's mean task loss over a client's whole training set."""
 
     def __call__(self, model: Tensor | View) -> Tensor: ...
@@ -95,9 +97,9 @@ class Client:
     trained_buffers: Tensor  # [Db] the buffers now
     initial: View  # the model that the federation began with, and its buffers
     received: Tree  # what this strand sent
-    kept: Tree  # what this strand keeps on this client between rounds
+    state: Tree  # what this strand keeps on this client between rounds
     memory: Tree  # what this strand remembers within the round
-    chance: Tree  # what this strand drew for the round
+    draws: Tree  # what this strand drew once for the round
     label_counts: Tensor  # [classes]
     size: Tensor  # [] training samples
     relative_size: Tensor  # [] training samples over the population's mean
@@ -108,11 +110,15 @@ class Client:
     layout: Layout
     views: Mapping[str, Outputs]  # outputs on this batch of the models that strands asked to look through
     over_data: OverData  # of a view, or of a model with the buffers as they are now
-    slope: Slope  # likewise
+    full_gradient: FullGradient  # likewise
 
     @property
     def received_model(self) -> View:
         return self.start, self.buffers
+
+    kept = renamed.reads("Client.kept", "state")
+    chance = renamed.reads("Client.chance", "draws")
+    slope = renamed.reads("Client.slope", "full_gradient")
 
 
 class Replies(Protocol):
@@ -133,7 +139,7 @@ class Round:
     strand: str
     number: int  # counted from 0
     w: Tensor  # [D] the global model before this round
-    kept: Tree  # what this strand keeps on the server
+    state: Tree  # what this strand keeps on the server
     cohort: Cohort
     setup: Setup
     lr: float
@@ -179,33 +185,60 @@ class Round:
     def ones(self) -> Tensor:
         return torch.ones_like(self.cohort.sizes)
 
+    kept = renamed.reads("Round.kept", "state")
+
 
 DELTA = 1e-5
 
 
-class Release(NamedTuple):
+def every_round(rounds: int) -> int:
+    """One release in each round."""
+    return rounds
+
+
+class Noise(NamedTuple):
     """What a strand's noise hides, for the accountant."""
 
-    noise: float  # over sensitivity; 0 = nothing is hidden
-    times: int  # how often it is told
+    scale: float = 0.0  # its standard deviation over the sensitivity; 0 = nothing is hidden
     of: Literal["sample", "client"] = "sample"  # whose presence it hides: in a client's payload, or in the step
+    delta: float = DELTA
+    releases: Callable[[int], int] = every_round  # how often a run of so many rounds releases what it hides
+
+
+class Release(NamedTuple):
+    """What the earlier hook `releases` returned; `Noise` is the declaration of today."""
+
+    noise: float
+    times: int
+    of: Literal["sample", "client"] = "sample"
     delta: float = DELTA
 
 
-STEP_ALONE = "step alone"
-THREE_CLASSES = "three classes"
-AS_TRAINED = "model as trained"
-DRAWN_ALIKE = "clients drawn alike"
-NEEDS = {
-    "labels": "that the task is classification",
-    "fixed cohort": "the same number of clients in every round",
-    "each model": "the models of single clients, not only their sum",
-    THREE_CLASSES: "three classes or more",
-    AS_TRAINED: "that the model which is uploaded is the one that was trained",
-    DRAWN_ALIKE: "that every client is drawn with the same chance in every round",
-    STEP_ALONE: "that strands after it on the server see its step, and nothing of the replies",
-}
-"""What a strand may be unable to do without."""
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """What a strand draws from, for one client in one round: two streams that are its own."""
+
+    counts: np.ndarray  # [steps] samples of each local step
+    width: int  # length of the batch axis: draw for the samples of a step, never for its padding
+    known: Setup | None  # None where a plan is made without a federation
+    streams: tuple[Callable[[], np.random.Generator], Callable[[], np.random.Generator]]
+
+    @property
+    def setup(self) -> Setup:
+        """What is known once, such as the number of features."""
+        assert self.known is not None, "this strand draws by what the federation is, and there is none"
+        return self.known
+
+    @cached_property
+    def steps(self) -> np.random.Generator:
+        """The stream of what is drawn for local steps."""
+        return self.streams[0]()
+
+    @cached_property
+    def once(self) -> np.random.Generator:
+        """The stream of what is drawn once for the round."""
+        return self.streams[1]()
+
 
 AVERAGES = "sizes", "uniform"
 
@@ -213,7 +246,7 @@ AVERAGES = "sizes", "uniform"
 class Strand:
     """One idea of one paper. Subclass as a frozen dataclass whose fields are the hyper-parameters.
 
-    Order in a chain: `batch`, `logits`, `reweigh`, `rescale`, `update`, `deploy` act in the order listed; losses add
+    Order in a chain: `batch`, `logits`, `weigh`, `rescale`, `update`, `deploy` act in the order listed; losses add
     up; for `grad` the first listed is innermost, so `sam+drift` reads outward from autograd.
     """
 
@@ -227,10 +260,6 @@ class Strand:
     """How its paper averages, where no strand of the chain sets the weights."""
     every_epoch: ClassVar[bool] = False
     """Whether `begin` is called again at each local epoch."""
-    first_in: ClassVar[frozenset[str]] = frozenset()
-    """Hooks in which it acts before the others, wherever it is listed."""
-    last_in: ClassVar[frozenset[str]] = frozenset()
-    """Hooks in which it acts after the others, wherever it is listed."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -239,11 +268,11 @@ class Strand:
         for hook in HOOKS:
             if hook in cls.__dict__ and not callable(cls.__dict__[hook]):
                 raise UserError(f"{cls.__name__} has a field {hook!r}, which is the name of a hook; call it otherwise")
-        for declared, known in {"needs": tuple(NEEDS), "first_in": HOOKS, "last_in": HOOKS}.items():
-            words = getattr(cls, declared)
-            if not isinstance(words, property):  # by its hyper-parameters: not known yet
-                _check_words(f"{declared} of {cls.__name__}", words, known)
-        _check_words(f"averages of {cls.__name__}", {cls.averages}, AVERAGES)
+        renamed.translate(cls)
+        declared: Any = cls.constraints
+        if not isinstance(declared, property):  # by its hyper-parameters: not known yet
+            check_constraints(cls.__name__, declared, HOOKS)
+        check_words(f"averages of {cls.__name__}", {cls.averages}, AVERAGES)
         for hook in DUE.keys() & cls.__dict__.keys():
             own = cls.__dict__[hook]
             if isfunction(own) and own is not Strand.__dict__[hook]:
@@ -255,40 +284,23 @@ class Strand:
         return Chain((self,)) + other
 
     @property
-    def sum_only(self) -> frozenset[str]:
-        """Uploads that the server uses only as sums in which every client counts the same, so that it need not see
-        them; a class attribute where they are made whatever the hyper-parameters.
-        """
-        return frozenset()
+    def constraints(self) -> Constraints:
+        """What composition must know; a class attribute where that is so whatever the hyper-parameters."""
+        return Constraints()
+
+    needs, claims, sum_only, first_in, last_in = map(renamed.declared, renamed.DECLARATIONS)
 
     @property
-    def needs(self) -> frozenset[str]:
-        """What it cannot do without, in the words of NEEDS; a class attribute where that is so whatever the
-        hyper-parameters.
-        """
-        return frozenset()
+    def privacy(self) -> Noise:
+        """The noise that it draws to hide clients' data."""
+        return Noise()
 
     @property
-    def claims(self) -> tuple[str, ...]:
-        """What only one strand of a chain may do, as words that follow "both"."""
-        return ()
+    def hides(self) -> bool:
+        """Whether it draws noise that hides clients' data, which nobody who knows the run's seed may draw again."""
+        return self.privacy.scale > 0
 
     # --- once
-    def among(self, others: tuple[Strand, ...]) -> Strand | None:
-        """This strand in the company of `others`: itself, a variant, or None where another does its work.
-
-        Where it is None, hyper-parameters that are not its defaults are refused, since they have no effect. Raises
-        a UserError where the two make no sense together.
-        """
-        return self
-
-    def unheard(self, others: tuple[Strand, ...]) -> str:
-        """Why hyper-parameters that it was given have no effect in the company of `others`; "" if they have one."""
-        return ""
-
-    def under(self, optimizer: Optimizer) -> None:
-        """Raises a UserError where its equations do not hold with such local steps."""
-
     def model(self, module: nn.Module) -> nn.Module:
         """The network, changed: another head, frozen parameters. `module` is a copy and may be written to."""
         return module
@@ -301,49 +313,28 @@ class Strand:
         """State that lasts on each client."""
         return {}
 
-    def releases(self, rounds: int) -> tuple[float, int] | Release:
-        """For the accountant: noise over sensitivity, and how often a client's data are released in so many rounds."""
-        return 0.0, 0
-
-    @property
-    def hides(self) -> bool:
-        """Whether it draws noise that hides clients' data, which nobody who knows the run's seed may draw again."""
-        return self.releases(1)[0] > 0
-
-    def concludes(self, rounds: int) -> bool:
-        """Whether in a run of so many rounds it does what it would not in a longer one, as `r.last` and
-        `setup.rounds` let it; such a run cannot be made longer.
-        """
-        return False
-
     # --- server to client
-    def send(self, r: Round) -> Tree | PerClient:
-        """What to send besides the model. "model" (and "buffers") here replace the model that is sent."""
-        return {}
+    def send(self, r: Round) -> Tree | PerClient | Ask:
+        """What to send besides the model. "model" (and "buffers") here replace the model that is sent.
 
-    def probe(self, c: Client) -> Tree:
-        """A first exchange, before training: every client of the cohort answers, whichever strand asks."""
-        return {}
-
-    def asks(self, r: Round) -> bool:
-        """Whether `probe` is needed this round."""
-        return True
-
-    def probed(self, r: Round) -> Tree | PerClient:
-        """What the server makes of the answers it asked for; takes the place of what `send` gave."""
+        `Ask(...)` has a first exchange before training: each client of the cohort receives what it holds and answers
+        by `probe`. Then `send` is called again, with the answers in `r` (`r.replies` is no longer None), and what it
+        returns takes the place of what was asked with.
+        """
         return {}
 
     # --- one client
-    def draw(self, rng: np.random.Generator, counts: np.ndarray, width: int) -> dict[str, np.ndarray]:
-        """This strand's randomness for a round, as data: arrays whose first axis is the local step.
+    def probe(self, c: Client) -> Tree:
+        """The client's answer to an exchange before training, whichever strand asks for it."""
+        return {}
 
-        Step t has `counts[t]` samples in a batch axis of length `width`; draw for the samples, never for padding.
+    def draw(self, d: Draws) -> tuple[Arrays, Arrays]:
+        """This strand's randomness for a round, as data: for the local steps, and once for the round.
+
+        Arrays for the steps have the step as their first axis and are in `batch.draws`; those for the round have a
+        fixed shape and are `c.draws` in every client hook.
         """
-        return {}
-
-    def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
-        """Randomness for a whole round and client, of a fixed shape: `c.chance` in every client hook."""
-        return {}
+        return {}, {}
 
     def begin(self, w: Tensor, c: Client) -> Tree:
         """Memory for this round."""
@@ -361,12 +352,10 @@ class Strand:
         """Adjust what the task loss sees."""
         return logits
 
-    def task(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
-        """Take the place of the task loss (one strand of a chain at most)."""
-        raise AssertionError("only called on a strand that overrides it")
-
     def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
-        """A term to add to the objective."""
+        """A term to add to the objective. With the claim TASK_LOSS it is computed instead of the task loss, of logits
+        as strands have adjusted them.
+        """
         raise AssertionError("only called on a strand that overrides it")
 
     def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
@@ -379,15 +368,15 @@ class Strand:
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         """What to upload besides the model ("model" here replaces it), and what to keep."""
-        return {}, c.kept
+        return {}, c.state
 
     # --- server
-    def weigh(self, n: Tensor, r: Round) -> Tensor:
-        """Set the aggregation weights [C], which sum to 1, given the shares of data (one strand of a chain at most)."""
-        return n
+    def weigh(self, shares: Tensor, r: Round) -> Tensor:
+        """What each model counts in the mean [C], of buffers too; these sum to 1.
 
-    def reweigh(self, shares: Tensor, r: Round) -> Tensor:
-        """Transform what each model counts in the mean [C], of buffers too; these sum to 1."""
+        One strand of a chain sets them, given the shares of data; strands that are `last_in` this hook transform what
+        the others gave.
+        """
         return shares
 
     def rescale(self, weights: Tensor, r: Round) -> Tensor:
@@ -396,36 +385,27 @@ class Strand:
 
     def absorb(self, r: Round) -> Tree:
         """Take in what the clients uploaded: the state to keep. Called in every round, averaged or not."""
-        return r.kept
+        return r.state
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
         """Transform the server's step; None ends the chain with no step this round. Also the state to keep."""
-        return delta, r.kept
+        return delta, r.state
 
-    def deploy(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
+    def deploy(self, w: Tensor, state: Tree, setup: Setup) -> Tensor:
         """The model to evaluate and hand out."""
         return w
 
     # --- one client, when all is done
-    def personalise(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
+    def personalise(self, w: Tensor, state: Tree, setup: Setup) -> Tensor:
         """The client's own model, from the one handed out and what this strand keeps on the client."""
         return w
-
-
-def _check_words(what: str, said: Any, known: Sequence[str]) -> None:
-    """Refuse words that mean nothing: they would be ignored."""
-    if not isinstance(said, Set):
-        raise UserError(f"{what} is {said!r}; give words as a frozenset, of {', '.join(known)}")
-    for word in said:
-        if word not in known:
-            raise unknown(f"word for {what}", word, known)
 
 
 HOOKS = tuple(name for name, value in vars(Strand).items() if callable(value) and not name.startswith("_"))
 """The names of everything that a strand may override."""
 
 AT_CLIENTS = (
-    *("model", "init_client", "probe", "draw", "draw_once", "begin", "batch"),
-    *("views", "logits", "task", "loss", "grad", "step", "end"),
+    *("model", "init_client", "probe", "draw", "begin", "batch"),
+    *("views", "logits", "loss", "grad", "step", "end"),
 )
 """Those of them that change what clients do; the others are the server's."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,8 +14,19 @@ Tree = dict[str, Tensor]
 """What a strand sends, keeps or uploads: tensors by name."""
 
 
+Arrays = dict[str, np.ndarray]
+"""What a strand draws: arrays by name."""
+
+
 class PerClient(dict[str, Tensor]):
     """A download whose tensors carry a leading cohort axis: each client receives its own row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """What a server sends when clients are to answer before they train."""
+
+    payload: Tree | PerClient = field(default_factory=dict)
 
 
 def leaves(tree: Any) -> list[Tensor]:

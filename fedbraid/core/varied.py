@@ -56,10 +56,10 @@ class VariedJob(LocalJob):
     def _of(self, given: State) -> LocalJob:
         own: Values = given[VARIED]
         strands = tuple(_with(s, own[s.name]) if s.name in own else s for s in self.chain)
-        chain = object.__new__(Chain)  # checked already, and a tensor is no number to check
-        object.__setattr__(chain, "strands", strands)
         optimizer = _with(self.optimizer, own.get(OPTIMIZER, {}))
-        return LocalJob(chain, self.model, optimizer, self.task, self.differentiate, self.tally)
+        return LocalJob(
+            self.chain.of_numbers(strands), self.model, optimizer, self.task, self.differentiate, self.tally
+        )
 
 
 def differing(chains: Sequence[Chain], optimizers: Sequence[Optimizer]) -> list[Values]:

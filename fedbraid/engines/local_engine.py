@@ -19,7 +19,6 @@ from fedbraid.core.model import Model, why_not_stacked
 from fedbraid.core.outputs import Outputs
 from fedbraid.core.plan import LocalWork, Plan, make_plan
 from fedbraid.core.precision import Precision
-from fedbraid.core.random import stream
 from fedbraid.core.round import Job, nothing
 from fedbraid.core.strand import Setup
 from fedbraid.core.tree import PerClient, Tree, rows
@@ -184,6 +183,8 @@ class Local:
             client=self.clients.numbered([client])[0],
             augment=self.clients.samples.augment,
             dropout=bool(self.job.model.keys),
+            setup=self.setup,
+            secret=self.secret,
         )
 
     def _train(
@@ -256,29 +257,26 @@ class Local:
 
     def _find_out(self, seed: int, round: int, ids: Sequence[int], plans: Sequence[Plan]) -> Received:
         device, dtype = self.setup.w.device, self.setup.w.dtype
-        here, chance = to_device(np.array(ids), device), self._chance(seed, round, self.clients.numbered(ids))
+        here, draws = to_device(np.array(ids), device), self._drawn_once(plans)
         sizes = to_device(self.clients.sizes[list(ids)].astype(np.float64), device, dtype)
         tensors: State = {
             "label_counts": picked(self.clients.label_counts, here),
             "size": sizes,
             "relative_size": sizes / self.mean_size,
             "steps": to_device(np.array([len(plan) for plan in plans], dtype=np.float64), device, dtype),
-            "chance": chance,
+            "draws": draws,
         }
         axes: dict[str, Any] = dict.fromkeys(tensors, 0)
-        return Received(tensors, axes | {"chance": {s: dict.fromkeys(t, 0) for s, t in chance.items()}})
+        return Received(tensors, axes | {"draws": {s: dict.fromkeys(t, 0) for s, t in draws.items()}})
 
-    def _chance(self, seed: int, round: int, numbers: Sequence[int]) -> dict[str, Tree]:
-        """Return the strands' draws for the round, from each client's own stream."""
-        drawn: dict[str, Tree] = {}
+    def _drawn_once(self, plans: Sequence[Plan]) -> dict[str, Tree]:
+        """Return what strands drew once for the round, with a client axis."""
         w = self.setup.w
-        for strand in self.job.chain.using("draw_once"):
-            purpose, own = f"once/{strand.name}", seed ^ self.secret if strand.hides else seed
-            each = [strand.draw_once(stream(own, purpose, round=round, client=i), self.setup) for i in numbers]
-            drawn[strand.name] = {
-                key: to_device(np.stack([e[key] for e in each]), w.device, w.dtype) for key in each[0]
-            }
-        return drawn
+        return {
+            name: {key: to_device(np.stack([p.once[name][key] for p in plans]), w.device, w.dtype) for key in first}
+            for name, first in plans[0].once.items()
+            if first
+        }
 
     def _look_ahead(self, given: Received, ids: Sequence[int], plans: Sequence[Plan]) -> dict[str, Outputs]:
         """Return the outputs of frozen models on all samples of these clients, a row for each sample.

@@ -9,7 +9,6 @@ from fedbraid.config.schema import Sampling
 from fedbraid.core.chain import Chain
 from fedbraid.core.sampling import Drawn
 from fedbraid.core.strand import DELTA as DELTA
-from fedbraid.core.strand import Release
 
 MOST = 1e6
 """ε beyond which nothing is hidden."""
@@ -48,15 +47,15 @@ def drawn(sampling: Sampling, population: int, chain: Chain) -> Drawn | None:
 def report(chain: Chain, rounds: int, drawn: Drawn | None = None) -> dict[str, Any]:
     """Return the privacy of what noisy strands release, of a client's samples or of the client; no other payload's."""
     told = {}
-    for strand in chain.using("releases"):
-        release = Release(*strand.releases(rounds))
-        if release.noise:
-            among = drawn if release.of == "client" else None
+    for strand in chain:
+        noise = strand.privacy
+        if noise.scale:
+            releases = noise.releases(rounds)
             told[strand.name] = {
-                "epsilon": spent(release.noise, release.times, release.delta, among),
-                "delta": release.delta,
-                "noise": release.noise,
-                "releases": release.times,
-                "of": release.of,
+                "epsilon": spent(noise.scale, releases, noise.delta, drawn if noise.of == "client" else None),
+                "delta": noise.delta,
+                "noise": noise.scale,
+                "releases": releases,
+                "of": noise.of,
             }
     return {"privacy": told} if told else {}

@@ -2,14 +2,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.constraints import TASK_LOSS, Constraints
 from fedbraid.core.options import default
-from fedbraid.core.strand import Client, Round, Setup, Strand
-from fedbraid.core.tree import Tree
+from fedbraid.core.outputs import Outputs
+from fedbraid.core.strand import Client, Draws, Round, Setup, Strand
+from fedbraid.core.tree import Arrays, Tree
 from fedbraid.errors import UserError
 from fedbraid.strands.distil import NEVER
 from fedbraid.strands.lc import ADJUSTS
@@ -33,7 +34,6 @@ class Acd(Strand):
 
     name = "fedacd"
     title = "FedACD (arXiv 2505.10125, 2025)"
-    needs = frozenset({"labels"})
     every_epoch = True
 
     lam: float = default(1.0, least=0)
@@ -44,16 +44,16 @@ class Acd(Strand):
     score: bool = True  # False = uniform weights
 
     @property
-    def claims(self) -> tuple[str, ...]:
-        return (ADJUSTS, MIXES) if self.mixup else (ADJUSTS,)
+    def constraints(self) -> Constraints:
+        return Constraints(needs={"labels"}, claims=(TASK_LOSS, ADJUSTS, *([MIXES] if self.mixup else [])))
 
     def init_server(self, setup: Setup) -> Tree:
         if setup.classes < 2:
             raise UserError("fedacd tells classes apart, and there is only one; leave it out")
         return {}
 
-    def draw(self, rng: np.random.Generator, counts: np.ndarray, width: int) -> dict[str, np.ndarray]:
-        return draw_mixes(self.mixup, rng, counts, width) if self.mixup else {}
+    def draw(self, d: Draws) -> tuple[Arrays, Arrays]:
+        return (draw_mixes(self.mixup, d) if self.mixup else {}), {}
 
     def batch(self, batch: Batch, c: Client) -> Batch:
         return mixed(batch, self.name) if self.mixup else batch
@@ -63,18 +63,18 @@ class Acd(Strand):
         ratio = torch.where(has[None, :], P.log() - P.T.log(), math.log(self.missing))
         return {"shift": torch.where(_same(P), 0.0, ratio)}  # log Δ, 0 on the diagonal
 
-    def task(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
+    def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
         label = two_labels(batch.y)
-        losses = flatness(logits, label) + self.lam * shifted(logits, c.memory["shift"], label)
+        losses = flatness(out.logits, label) + self.lam * shifted(out.logits, c.memory["shift"], label)
         return batch.mean((batch.y.gather(-1, label) * losses).sum(-1))  # eq. 9
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         if not self.score:
-            return {}, c.kept
+            return {}, c.state
         kl = from_identity(class_matrix(w, c), c.label_counts, self.tau, mean=self.kl == "mean_present")
-        return {"score": torch.sigmoid(1 / kl.clamp(min=TINY))}, c.kept  # eq. 10
+        return {"score": torch.sigmoid(1 / kl.clamp(min=TINY))}, c.state  # eq. 10
 
-    def weigh(self, n: Tensor, r: Round) -> Tensor:
+    def weigh(self, shares: Tensor, r: Round) -> Tensor:
         v = r.each("score") if self.score else r.ones
         return v / v.sum()  # eq. 11
 

@@ -1,13 +1,14 @@
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.constraints import THREE_CLASSES, Constraints
 from fedbraid.core.options import default
 from fedbraid.core.outputs import Outputs
-from fedbraid.core.strand import THREE_CLASSES, Client, Strand, View
+from fedbraid.core.strand import Client, Strand, View
 from fedbraid.strands.distil import divergence, entropy, without_true_class
 
 
@@ -33,12 +34,9 @@ class Asd(Strand):
     weights: Literal["adaptive", "uniform"] = "adaptive"
     not_true: bool = False
 
-    def among(self, others: tuple[Strand, ...]) -> Strand:
-        return replace(self, not_true=self.not_true or any(o.name == "ntd" for o in others))
-
     @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"labels", THREE_CLASSES} if self.not_true else {"labels"})
+    def constraints(self) -> Constraints:
+        return Constraints(needs={"labels", *([THREE_CLASSES] if self.not_true else [])}, takes={"not_true": "ntd"})
 
     def views(self, c: Client) -> dict[str, View]:
         return {"received": c.received_model}

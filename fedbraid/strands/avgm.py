@@ -3,10 +3,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
+
+SERVER_OPTIMISER = "are the server's optimiser"
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class AvgM(Strand):
 
     title = "FedAvgM (Hsu et al., 2019)"
     neutral = {"beta": 0.0}
+    constraints = Constraints(claims=(SERVER_OPTIMISER,))
 
     beta: float = default(0.9, least=0, below=1)
     nesterov: bool = False
@@ -28,14 +32,10 @@ class AvgM(Strand):
         if self.nesterov and self.dampened:
             raise UserError("avgm's nesterov and dampened are two forms of its momentum; keep one of them")
 
-    @property
-    def claims(self) -> tuple[str, ...]:
-        return ("are the server's optimiser",)
-
     def init_server(self, setup: Setup) -> Tree:
         return {"v": torch.zeros_like(setup.w)}
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
         fresh = (1 - self.beta) * delta if self.dampened else delta
-        v = self.beta * r.kept["v"] + fresh
+        v = self.beta * r.state["v"] + fresh
         return (delta + self.beta * v if self.nesterov else v), {"v": v}

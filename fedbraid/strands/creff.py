@@ -5,12 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.last_layer import CALLED
 from fedbraid.core.options import default
 from fedbraid.core.random import stream
 from fedbraid.core.strand import Client, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
+from fedbraid.strands.nh import HEAD
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,7 @@ class Creff(Strand):
     """
 
     title = "CReFF (Shang et al., 2022)"
-    needs = frozenset({"labels"})
-    sum_only = frozenset({"weight", "bias", "has"})
+    constraints = Constraints(needs={"labels"}, claims=(HEAD,), sum_only={"weight", "bias", "has"})
 
     per_class: int = default(100, least=1)
     match_steps: int = default(100, least=0)
@@ -36,10 +37,6 @@ class Creff(Strand):
     head_epochs: int = default(300, least=0)
     head_lr: float = default(0.01, least=0)
     head_batch: int = default(32, least=1)
-
-    @property
-    def claims(self) -> tuple[str, ...]:
-        return ("replace the network's head",)
 
     def init_server(self, setup: Setup) -> Tree:
         rng = stream(setup.seed, "creff features")
@@ -53,14 +50,14 @@ class Creff(Strand):
         return {"features": features, "weight": views[weight].clone(), "bias": views[bias].clone()}
 
     def send(self, r: Round) -> Tree:
-        return {"weight": r.kept["weight"], "bias": r.kept["bias"]}
+        return {"weight": r.state["weight"], "bias": r.state["bias"]}
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         head = c.received["weight"], c.received["bias"]
         sums = c.over_data(c.received_model, lambda out, b: _head_gradients(out.features, b.y * b.mask[:, None], *head))
         n = c.label_counts.clamp(min=1)
         mean = {"weight": sums["weight"] / n[:, None, None], "bias": sums["bias"] / n[:, None]}
-        return mean | {"has": (c.label_counts > 0).to(w.dtype)}, c.kept
+        return mean | {"has": (c.label_counts > 0).to(w.dtype)}, c.state
 
     def absorb(self, r: Round) -> Tree:
         has = r.sum("has")
@@ -68,11 +65,11 @@ class Creff(Strand):
             "weight": r.sum("weight") / has.clamp(min=1)[:, None, None],
             "bias": r.sum("bias") / has.clamp(min=1)[:, None],
         }
-        features = self._matched(r.kept["features"], (r.kept["weight"], r.kept["bias"]), real, has > 0)
+        features = self._matched(r.state["features"], (r.state["weight"], r.state["bias"]), real, has > 0)
         return {"features": features, **self._head(features, r.rng)}
 
-    def deploy(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
-        head = {setup.of_last_layer(name): kept[name] for name in ("weight", "bias")}
+    def deploy(self, w: Tensor, state: Tree, setup: Setup) -> Tensor:
+        head = {setup.of_last_layer(name): state[name] for name in ("weight", "bias")}
         return setup.layout.flatten(setup.layout.views(w) | head)
 
     def _matched(self, features: Tensor, head: tuple[Tensor, Tensor], real: Tree, has: Tensor) -> Tensor:

@@ -4,10 +4,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.label_distance import discrepancy
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Setup, Strand
-from fedbraid.core.tree import Tree
+from fedbraid.core.tree import Ask, Tree
 from fedbraid.errors import UserError
 
 
@@ -47,16 +48,17 @@ class Disco(Strand):
     # the target, where it is the cohort's own distribution
 
     @property
-    def sum_only(self) -> frozenset[str]:
-        return frozenset({"counts"}) if self.target == "global" else frozenset()
-
-    def asks(self, r: Round) -> bool:
-        return self.target == "global"
+    def constraints(self) -> Constraints:
+        return Constraints(sum_only={"counts"} if self.target == "global" else set())
 
     def probe(self, c: Client) -> Tree:
         return {"counts": c.label_counts} if self.target == "global" else {}
 
-    def probed(self, r: Round) -> Tree:
+    def send(self, r: Round) -> Tree | Ask:
+        if self.target != "global":
+            return {}
+        if r.replies is None:
+            return Ask()
         counts = r.sum("counts")
         return {"target": counts / counts.sum()}
 
@@ -67,12 +69,12 @@ class Disco(Strand):
         target = c.received.get("target", torch.full_like(shares, 1 / len(shares)))
         if isinstance(self.target, tuple):
             target = torch.tensor(self.target, dtype=shares.dtype, device=shares.device)
-        return {"d": discrepancy(self.metric, shares, target)}, c.kept
+        return {"d": discrepancy(self.metric, shares, target)}, c.state
 
-    def weigh(self, n: Tensor, r: Round) -> Tensor:
+    def weigh(self, shares: Tensor, r: Round) -> Tensor:
         if not self.a and not self.b:
-            return n  # FedAvg to the bit: n sums to 1 only up to rounding
-        return disco_weights(n, r.each("d"), self.a, self.b, self.normalise)
+            return shares  # FedAvg to the bit: they sum to 1 only up to rounding
+        return disco_weights(shares, r.each("d"), self.a, self.b, self.normalise)
 
 
 def disco_weights(n: Tensor, d: Tensor, a: float, b: float, normalise: bool = True) -> Tensor:

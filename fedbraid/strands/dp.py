@@ -3,16 +3,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbraid.core.chain import overrides, refuse
+from fedbraid.core.chain import overrides
+from fedbraid.core.constraints import AS_TRAINED, DRAWN_ALIKE, STEP_ALONE, Constraints
 from fedbraid.core.options import default
-from fedbraid.core.strand import AS_TRAINED, DELTA, Client, Release, Round, Setup, Strand
+from fedbraid.core.strand import DELTA, Client, Noise, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
 
 WEIGHS = "the noise is for clients that count the same, and {} weighs them; leave it out"
 TELLS = "the server of {} uses what clients tell it beside their clipped updates, which noise on its step does not hide"
-BESIDE_THE_STEP = {"weigh": WEIGHS, "reweigh": WEIGHS, "rescale": WEIGHS, "probe": TELLS, "absorb": TELLS}
+BESIDE_THE_STEP = {"weigh": WEIGHS, "rescale": WEIGHS, "probe": TELLS, "absorb": TELLS}
 """Hooks by which the server counts clients, or learns of them, otherwise than in its step, and what is wrong then."""
+
+
+def _beside_the_step(other: Strand) -> str:
+    """Return why noise on the step would not hide what the server learns of clients by `other`, or ""."""
+    said = other.constraints
+    if said.sum_only or {"each model", AS_TRAINED} & said.needs or "update" in said.first_in:
+        return TELLS.format(other.name)
+    return next((why.format(other.name) for hook, why in BESIDE_THE_STEP.items() if overrides(other, hook)), "")
 
 
 @dataclass(frozen=True)
@@ -30,8 +39,11 @@ class Dp(Strand):
     title = "DP-FedAvg (McMahan et al., 2018)"
     averages = "uniform"
     neutral = {"noise": 0.0, "clip": 0.0}
-    needs = frozenset({"step alone", "clients drawn alike"})
-    first_in = frozenset({"update"})  # what others make of the step, they make of the noisy one
+    constraints = Constraints(
+        needs={STEP_ALONE, DRAWN_ALIKE},
+        first_in={"update"},  # what others make of the step, they make of the noisy one
+        excludes=_beside_the_step,
+    )
 
     noise: float = default(1.0, least=0)
     clip: float = default(1.0, least=0)
@@ -41,14 +53,6 @@ class Dp(Strand):
         if self.noise and not self.clip:
             raise UserError("dp's noise hides updates of at most its clip; give a clip above 0")
 
-    def among(self, others: tuple[Strand, ...]) -> Strand:
-        for other in (o for o in others if o.name != self.name):
-            wrong = [why for hook, why in BESIDE_THE_STEP.items() if overrides(other, hook)]
-            if other.sum_only or {"each model", AS_TRAINED} & other.needs or "update" in other.first_in:
-                wrong = [TELLS]
-            refuse(self, others, {other.name: wrong[0].format(other.name)} if wrong else {})
-        return self
-
     def init_server(self, setup: Setup) -> Tree:
         if setup.buffers.numel():
             raise UserError(
@@ -57,15 +61,16 @@ class Dp(Strand):
             )
         return {}
 
-    def releases(self, rounds: int) -> Release:
-        return Release(self.noise, rounds, of="client", delta=self.delta)
+    @property
+    def privacy(self) -> Noise:
+        return Noise(self.noise, of="client", delta=self.delta)
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         update = w - c.start
         length = update.norm()
         shorter = c.start + self.clip / length.clamp(min=self.clip) * update
         clipped = torch.where(length.isfinite(), shorter, c.start)
-        return {"model": torch.where((length <= self.clip) | (self.clip == 0), w, clipped)}, c.kept
+        return {"model": torch.where((length <= self.clip) | (self.clip == 0), w, clipped)}, c.state
 
     def rescale(self, weights: Tensor, r: Round) -> Tensor:
         return torch.full_like(weights, 1 / r.setup.expected)
@@ -76,8 +81,8 @@ class Dp(Strand):
                 "dp's updates are from the server's model, and another strand sends another one; leave it out"
             )
         if not self.noise:
-            return delta, r.kept
+            return delta, r.state
         drawn = torch.as_tensor(r.rng.normal(size=len(delta)), dtype=delta.dtype).to(delta.device)
         if r.setup.frozen is not None:
             drawn = drawn.masked_fill(r.setup.frozen, 0.0)
-        return delta + self.noise * self.clip / r.setup.expected * drawn, r.kept
+        return delta + self.noise * self.clip / r.setup.expected * drawn, r.state

@@ -4,6 +4,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedbraid.core.constraints import AS_TRAINED, Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Gradient, Round, Setup, Strand
 from fedbraid.core.tree import Tree
@@ -26,17 +27,19 @@ class Drift(Strand):
 
     title = "FedDyn (Acar et al., 2021)"
     averages = "uniform"
-    needs = frozenset({"model as trained"})  # the server learns from it what h_k became
-    first_in = frozenset({"deploy"})
-    last_in = frozenset({"update"})  # what is added is what `deploy` takes away again
 
     alpha: float = default(0.01, above=0)
     by_size: bool = False
     added: Literal["all", "cohort"] = "all"
 
     @property
-    def sum_only(self) -> frozenset[str]:
-        return frozenset({"h"}) if self.added == "cohort" else frozenset()
+    def constraints(self) -> Constraints:
+        return Constraints(
+            needs={AS_TRAINED},  # the server learns from it what h_k became
+            sum_only={"h"} if self.added == "cohort" else set(),
+            first_in={"deploy"},
+            last_in={"update"},  # what is added is what `deploy` takes away again
+        )
 
     def init_server(self, setup: Setup) -> Tree:
         return {"h": torch.zeros_like(setup.w), "added": torch.zeros_like(setup.w)}
@@ -46,19 +49,19 @@ class Drift(Strand):
 
     def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
         alpha = self.alpha / c.relative_size if self.by_size else self.alpha
-        return next(w) + alpha * (w - c.start + c.kept["h"])
+        return next(w) + alpha * (w - c.start + c.state["h"])
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        h = c.kept["h"] + w - c.start
+        h = c.state["h"] + w - c.start
         return ({"h": h} if self.added == "cohort" else {}), {"h": h}
 
     def absorb(self, r: Round) -> Tree:
-        everybody = r.kept["h"] + r.moved / r.setup.population
+        everybody = r.state["h"] + r.moved / r.setup.population
         h = everybody if self.added == "all" else r.sum("h", r.ones / len(r.cohort))
-        return {"h": h, "added": r.kept["added"]}
+        return {"h": h, "added": r.state["added"]}
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
-        return delta + r.kept["h"], {"h": r.kept["h"], "added": r.kept["h"]}
+        return delta + r.state["h"], {"h": r.state["h"], "added": r.state["h"]}
 
-    def deploy(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
-        return w - kept["added"]  # the mean of the clients' models, not the model they start from
+    def deploy(self, w: Tensor, state: Tree, setup: Setup) -> Tensor:
+        return w - state["added"]  # the mean of the clients' models, not the model they start from

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Strand
 from fedbraid.strands.distil import NEVER
@@ -21,14 +22,10 @@ class Lc(Strand):
 
     title = "FedLC (Zhang et al., 2022)"
     neutral = {"tau": 0.0, "missing": 1.0}
-    needs = frozenset({"labels"})
+    constraints = Constraints(needs={"labels"}, claims=(ADJUSTS,))
 
     tau: float = default(1.0, least=0)
     missing: float = default(0.0, least=0)
-
-    @property
-    def claims(self) -> tuple[str, ...]:
-        return (ADJUSTS,)
 
     def logits(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
         n = torch.where(c.label_counts > 0, c.label_counts, self.missing or 1.0)

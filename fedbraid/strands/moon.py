@@ -30,14 +30,14 @@ class Moon(Strand):
         return {"model": setup.w, "buffers": setup.buffers, "has": setup.w.new_zeros(())}
 
     def views(self, c: Client) -> dict[str, View]:
-        return {"received": c.received_model, "previous": (c.kept["model"], c.kept["buffers"])}
+        return {"received": c.received_model, "previous": (c.state["model"], c.state["buffers"])}
 
     def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
         near, far = (
             F.cosine_similarity(out.features, c.views[view].features, dim=-1) / self.temperature
             for view in ("received", "previous")
         )
-        return self.mu * c.kept["has"] * batch.mean(F.softplus(far - near))
+        return self.mu * c.state["has"] * batch.mean(F.softplus(far - near))
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        return {}, {"model": w, "buffers": c.trained_buffers, "has": torch.ones_like(c.kept["has"])}
+        return {}, {"model": w, "buffers": c.trained_buffers, "has": torch.ones_like(c.state["has"])}

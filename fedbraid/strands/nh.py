@@ -4,11 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.last_layer import CALLED, last_layer
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
+
+HEAD = "replace the network's head"
 
 
 @dataclass(frozen=True)
@@ -22,17 +25,16 @@ class Nh(Strand):
 
     title = "FedNH (Dai et al., 2023)"
     averages = "uniform"
-    needs = frozenset({"labels"})
-    sum_only = frozenset({"mean", "n"})
-    last_in = frozenset({"update"})  # prototypes are set, not stepped to
+    constraints = Constraints(
+        needs={"labels"},
+        claims=(HEAD,),
+        sum_only={"mean", "n"},
+        last_in={"update"},  # prototypes are set, not stepped to
+    )
 
     rho: float = default(0.9, least=0, most=1)
     scale: float = default(1.0, above=0)
     train_scale: bool = True
-
-    @property
-    def claims(self) -> tuple[str, ...]:
-        return ("replace the network's head",)
 
     def model(self, module: nn.Module) -> nn.Module:
         name = last_layer(module)
@@ -46,7 +48,7 @@ class Nh(Strand):
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         sums = c.over_data(w, lambda out, b: {"f": (b.y * b.mask[:, None]).T @ F.normalize(out.features, dim=-1)})
-        return {"mean": c.label_counts[:, None] * F.normalize(sums["f"], dim=-1), "n": c.label_counts}, c.kept
+        return {"mean": c.label_counts[:, None] * F.normalize(sums["f"], dim=-1), "n": c.label_counts}, c.state
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
         n = r.sum("n")[:, None]
@@ -55,7 +57,7 @@ class Nh(Strand):
         mean = F.normalize(r.sum("mean") / n.clamp(min=1), dim=-1)
         new = torch.where(n > 0, F.normalize(self.rho * old + (1 - self.rho) * mean, dim=-1), old)
         span = r.setup.layout.span(weight)
-        return torch.cat([delta[: span.start], (new - old).reshape(-1), delta[span.stop :]]), r.kept
+        return torch.cat([delta[: span.start], (new - old).reshape(-1), delta[span.stop :]]), r.state
 
 
 class PrototypeHead(nn.Module):

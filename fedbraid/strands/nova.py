@@ -1,15 +1,14 @@
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
-from fedbraid.core.chain import refuse
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.optimizer import Sgd
 from fedbraid.core.options import default
 from fedbraid.core.outputs import Outputs
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.tree import Tree
-from fedbraid.errors import UserError
 from fedbraid.strands.qfair import NO_MEAN
 
 
@@ -23,22 +22,10 @@ class Nova(Strand):
     """
 
     title = "FedNova (Wang et al., 2020)"
+    constraints = Constraints(takes={"mu": "prox.mu"}, excludes={"drift": NO_MEAN})
 
     mu: float = default(0.0, least=0)
     steps_effective: bool = False
-
-    def among(self, others: tuple[Strand, ...]) -> Strand:
-        refuse(self, others, {"drift": NO_MEAN})
-        pulls = [getattr(o, "mu", 0.0) for o in others if o.name == "prox"]
-        if pulls and self.mu not in (0.0, pulls[0]):
-            raise UserError(f"nova's mu is {self.mu} and prox's {pulls[0]}; leave nova's out, it takes prox's")
-        return replace(self, mu=pulls[0]) if pulls else self
-
-    def unheard(self, others: tuple[Strand, ...]) -> str:
-        if not self.mu or any(o.name == "prox" for o in others):
-            return ""
-        told = f"nova's mu={self.mu} is for the pull of prox, and there is none"
-        return f"{told}; leave it out, or write nova+prox(mu={self.mu})"
 
     def begin(self, w: Tensor, c: Client) -> Tree:
         return {"v": w.new_zeros(()), "a": w.new_zeros(())}
@@ -52,7 +39,7 @@ class Nova(Strand):
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         uploads = {"a": c.memory["a"]}
-        return (uploads | {"steps": c.steps} if self.steps_effective else uploads), c.kept
+        return (uploads | {"steps": c.steps} if self.steps_effective else uploads), c.state
 
     def rescale(self, weights: Tensor, r: Round) -> Tensor:
         a = r.each("a")

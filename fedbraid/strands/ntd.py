@@ -3,9 +3,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.constraints import THREE_CLASSES, Constraints
 from fedbraid.core.options import default
 from fedbraid.core.outputs import Outputs
-from fedbraid.core.strand import THREE_CLASSES, Client, Strand, View
+from fedbraid.core.strand import Client, Strand, View
 from fedbraid.strands.distil import divergence, without_true_class
 
 
@@ -20,13 +21,10 @@ class Ntd(Strand):
 
     title = "FedNTD (Lee et al., 2022)"
     neutral = {"beta": 0.0}
-    needs = frozenset({"labels", THREE_CLASSES})
+    constraints = Constraints(needs={"labels", THREE_CLASSES}, replaced_by="asd")
 
     beta: float = default(1.0, least=0)
     temperature: float = default(1.0, above=0)
-
-    def among(self, others: tuple[Strand, ...]) -> Strand | None:
-        return None if any(o.name == "asd" for o in others) else self
 
     def views(self, c: Client) -> dict[str, View]:
         return {"received": c.received_model}

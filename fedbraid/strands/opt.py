@@ -4,10 +4,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
+from fedbraid.strands.avgm import SERVER_OPTIMISER
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Opt(Strand):
 
     title = "FedOpt (Reddi et al., 2021)"
     averages = "uniform"
+    constraints = Constraints(claims=(SERVER_OPTIMISER,))
 
     kind: Literal["adam", "yogi", "adagrad"] = "adam"
     lr: float = default(0.1, above=0)
@@ -34,15 +37,11 @@ class Opt(Strand):
         if self.kind == "adagrad" and self.bias_correction:
             raise UserError("adagrad sums squares and has no bias to correct; leave bias_correction out")
 
-    @property
-    def claims(self) -> tuple[str, ...]:
-        return ("are the server's optimiser",)
-
     def init_server(self, setup: Setup) -> Tree:
         return {"m": torch.zeros_like(setup.w), "v": torch.full_like(setup.w, self.v0), "t": setup.w.new_zeros(())}
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
-        m, v, t, square = r.kept["m"], r.kept["v"], r.kept["t"] + 1, delta.square()
+        m, v, t, square = r.state["m"], r.state["v"], r.state["t"] + 1, delta.square()
         m = self.beta1 * m + (1 - self.beta1) * delta
         if self.kind == "adagrad":
             v = v + square

@@ -75,7 +75,7 @@ def strand_names(
     ['avgm', 'asd']
     """
     strands = _strands(text, settings or {}, own)
-    return [s.name for s in strands if s.among(others(s, strands)) is not None]
+    return [s.name for s in strands if s.constraints.adapted(s, others(s, strands)) is not None]
 
 
 def _strands(text: str, settings: Mapping[str, Mapping[str, Any]], own: Iterable[type[Strand]]) -> list[Strand]:

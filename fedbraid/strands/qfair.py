@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbraid.core.chain import refuse
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Strand
 from fedbraid.core.task import sample_losses
@@ -24,18 +24,15 @@ class QFair(Strand):
     title = "q-FedAvg (Li et al., 2020)"
     averages = "uniform"
     neutral = {"q": 0.0}
+    constraints = Constraints(excludes={"drift": NO_MEAN, "nova": "both rescale the same updates"})
 
     q: float = default(1.0, least=0)
-
-    def among(self, others: tuple[Strand, ...]) -> Strand:
-        refuse(self, others, {"drift": NO_MEAN, "nova": "both rescale the same updates"})
-        return self
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         total = c.over_data(
             c.received_model, lambda out, b: {"f": (sample_losses(c.task, out.logits, b) * b.mask).sum()}
         )
-        return {"loss": total["f"] / c.size, "square": (c.start - w).square().sum()}, c.kept
+        return {"loss": total["f"] / c.size, "square": (c.start - w).square().sum()}, c.state
 
     def rescale(self, weights: Tensor, r: Round) -> Tensor:
         if not self.q:

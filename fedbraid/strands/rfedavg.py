@@ -1,15 +1,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.outputs import Outputs
-from fedbraid.core.strand import Client, Round, Setup, Strand, View
-from fedbraid.core.tree import PerClient, Tree
+from fedbraid.core.strand import Client, Draws, Noise, Round, Setup, Strand, View
+from fedbraid.core.tree import Arrays, Ask, PerClient, Tree
 
 PULLS = "pull clients' feature means together"
 
@@ -27,6 +27,7 @@ class RFedAvg(Strand):
 
     title = "rFedAvg (Wang et al., 2023)"
     neutral = {"lam": 0.0}
+    constraints = Constraints(claims=(PULLS,))
 
     lam: float = default(1e-4, least=0)
     delta: Literal["full", "batch"] = "full"
@@ -34,36 +35,29 @@ class RFedAvg(Strand):
     noise: float = default(0.0, least=0)
     clip: float = default(1.0, above=0, beside="noise")
 
-    @property
-    def claims(self) -> tuple[str, ...]:
-        return (PULLS,)
-
     def init_server(self, setup: Setup) -> Tree:
         n = setup.population
         return {"map": setup.w.new_zeros(n, setup.width), "known": setup.w.new_zeros(n)}
 
-    def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
-        return {when: rng.normal(size=setup.width) for when in ("first", "trained")} if self.noise else {}
+    def draw(self, d: Draws) -> tuple[Arrays, Arrays]:
+        return {}, {when: d.once.normal(size=d.setup.width) for when in ("first", "trained")} if self.noise else {}
 
-    def releases(self, rounds: int) -> tuple[float, int]:
-        return self.noise, rounds + 1  # once under the initial model, then after each training
-
-    def asks(self, r: Round) -> bool:
-        return bool((r.kept["known"][r.cohort.ids] == 0).any())
+    @property
+    def privacy(self) -> Noise:
+        return Noise(self.noise, releases=lambda rounds: rounds + 1)  # under the initial model, then after trainings
 
     def probe(self, c: Client) -> Tree:
         if "new" not in c.received:  # another strand asks; answers have the same names in every round
             return {"map": torch.zeros_like(c.received["others"].sum(0))}
         return {"map": torch.where(c.received["new"] > 0, feature_mean(self, c.initial, c, "first"), 0.0)}
 
-    def probed(self, r: Round) -> PerClient:
-        known = r.kept["known"][r.cohort.ids][:, None] > 0
-        return self._others(torch.where(known, r.kept["map"][r.cohort.ids], r.each("map")))
-
-    def send(self, r: Round) -> PerClient:
-        if self.asks(r):  # the means come with the probe's answer, in which those who are known tell nothing again
-            return PerClient(new=1 - r.kept["known"][r.cohort.ids])
-        return self._others(r.kept["map"][r.cohort.ids])
+    def send(self, r: Round) -> PerClient | Ask:
+        known, maps = (r.state[key][r.cohort.ids] for key in ("known", "map"))
+        if r.replies is not None:
+            return self._others(torch.where(known[:, None] > 0, maps, r.each("map")))
+        if (known == 0).any():  # the means come with the answers, in which those who are known tell nothing again
+            return Ask(PerClient(new=1 - known))
+        return self._others(maps)
 
     def _others(self, maps: Tensor) -> PerClient:
         """[C, C − 1, d] for each client the means of the others."""
@@ -79,12 +73,12 @@ class RFedAvg(Strand):
         return self.lam * apart / max(1, len(others))
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        return {"map": feature_mean(self, w, c, "trained")}, c.kept
+        return {"map": feature_mean(self, w, c, "trained")}, c.state
 
     def absorb(self, r: Round) -> Tree:
         at = torch.as_tensor(r.cohort.ids, device=r.w.device)
-        known = r.kept["known"].index_fill(0, at, 1.0)
-        return {"map": r.kept["map"].index_copy(0, at, r.each("map")), "known": known}
+        known = r.state["known"].index_fill(0, at, 1.0)
+        return {"map": r.state["map"].index_copy(0, at, r.each("map")), "known": known}
 
 
 @dataclass(frozen=True)
@@ -99,6 +93,7 @@ class RFedAvgPlus(Strand):
     name = "rfedavg_plus"
     title = "rFedAvg+ (Wang et al., 2023)"
     neutral = {"lam": 0.0}
+    constraints = Constraints(claims=(PULLS,))
 
     lam: float = default(1e-4, least=0)
     delta: Literal["full", "batch"] = "full"
@@ -106,20 +101,19 @@ class RFedAvgPlus(Strand):
     noise: float = default(0.0, least=0)
     clip: float = default(1.0, above=0, beside="noise")
 
+    def draw(self, d: Draws) -> tuple[Arrays, Arrays]:
+        return {}, {"received": d.once.normal(size=d.setup.width)} if self.noise else {}
+
     @property
-    def claims(self) -> tuple[str, ...]:
-        return (PULLS,)
-
-    def draw_once(self, rng: np.random.Generator, setup: Setup) -> dict[str, np.ndarray]:
-        return {"received": rng.normal(size=setup.width)} if self.noise else {}
-
-    def releases(self, rounds: int) -> tuple[float, int]:
-        return self.noise, rounds
+    def privacy(self) -> Noise:
+        return Noise(self.noise)
 
     def probe(self, c: Client) -> Tree:
         return {"map": feature_mean(self, c.received_model, c, "received")}
 
-    def probed(self, r: Round) -> Tree | PerClient:
+    def send(self, r: Round) -> Tree | PerClient | Ask:
+        if r.replies is None:
+            return Ask()
         maps = r.each("map")
         if self.include_self:
             return {"target": maps.mean(0)}
@@ -143,5 +137,5 @@ def feature_mean(strand: RFedAvg | RFedAvgPlus, model: Tensor | View, c: Client,
     total = c.over_data(model, add, whole=strand.delta == "full")
     mean = total["f"] / total["n"]
     if strand.noise:
-        mean = mean + strand.noise * strand.clip / total["n"] * c.chance[draw]
+        mean = mean + strand.noise * strand.clip / total["n"] * c.draws[draw]
     return mean

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fedbraid.core.batch import Batch
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.last_layer import CALLED
 from fedbraid.core.options import default
 from fedbraid.core.outputs import Outputs
@@ -27,15 +28,11 @@ class Rod(Strand):
 
     title = "FedROD (Chen & Chao, 2022)"
     neutral = {"gamma": 0.0, "missing": 1.0}
-    needs = frozenset({"labels"})
+    constraints = Constraints(needs={"labels"}, claims=(ADJUSTS,))
 
     gamma: float = default(1.0, least=0)
     missing: float = default(0.0, least=0)
     personal: bool = True
-
-    @property
-    def claims(self) -> tuple[str, ...]:
-        return (ADJUSTS,)
 
     def init_client(self, setup: Setup) -> Tree:
         if not self.personal:
@@ -43,7 +40,7 @@ class Rod(Strand):
         return {"weight": setup.w.new_zeros(setup.classes, setup.width), "bias": setup.w.new_zeros(setup.classes)}
 
     def begin(self, w: Tensor, c: Client) -> Tree:
-        return c.kept
+        return c.state
 
     def logits(self, logits: Tensor, batch: Batch, c: Client) -> Tensor:
         n = torch.where(c.label_counts > 0, c.label_counts, self.missing or 1.0)
@@ -63,11 +60,11 @@ class Rod(Strand):
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         return {}, c.memory
 
-    def personalise(self, w: Tensor, kept: Tree, setup: Setup) -> Tensor:
+    def personalise(self, w: Tensor, state: Tree, setup: Setup) -> Tensor:
         if not self.personal:
             return w
         views = setup.layout.views(w)
-        head = {setup.of_last_layer(name): own for name, own in kept.items()}
+        head = {setup.of_last_layer(name): own for name, own in state.items()}
         if not head.keys() <= views.keys():
             raise UserError(f"rod's personal head adds to the network's last layer; it must be an nn.Linear, {CALLED}")
         return setup.layout.flatten(views | {name: views[name] + own for name, own in head.items()})

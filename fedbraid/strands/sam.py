@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Gradient, Strand
 
@@ -18,7 +19,7 @@ class Sam(Strand):
 
     title = "FedSAM, FedASAM (Caldarola et al., 2022)"
     neutral = {"rho": 0.0}
-    first_in = frozenset({"grad"})
+    constraints = Constraints(first_in={"grad"})
 
     rho: float = default(0.1, least=0)
     mix: float = default(1.0, least=0, most=1)

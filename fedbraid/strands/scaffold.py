@@ -4,12 +4,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedbraid.core.chain import overrides, refuse
-from fedbraid.core.optimizer import Optimizer, Sgd
+from fedbraid.core.chain import overrides
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Gradient, Round, Setup, Strand
 from fedbraid.core.tree import Tree
-from fedbraid.errors import UserError
+
+CHANGES_IT = "option 1 takes the gradient of the plain loss, which it changes; use option 2"
+READS_SGD = (
+    "scaffold's option 2 reads the gradient from how far local SGD moved, which other optimizers do not tell; set "
+    "strands.scaffold.option=1, which computes it, or optimizer.name=sgd"
+)
 
 
 @dataclass(frozen=True)
@@ -26,25 +31,19 @@ class Scaffold(Strand):
     title = "SCAFFOLD (Karimireddy et al., 2020)"
     averages = "uniform"
     neutral = {"strength": 0.0}
-    sum_only = frozenset({"change"})
 
     option: Literal[1, 2] = 2
     server_lr: float = default(1.0, above=0)
     strength: float = default(1.0, least=0)
     by_size: bool = False
 
-    def among(self, others: tuple[Strand, ...]) -> Strand:
-        changed = "option 1 takes the gradient of the plain loss, which it changes; use option 2"
+    @property
+    def constraints(self) -> Constraints:
         if self.option == 1:
-            refuse(self, others, {o.name: changed for o in others if overrides(o, "batch", "logits", "task", "loss")})
-        return self
-
-    def under(self, optimizer: Optimizer) -> None:
-        if self.option == 2 and not isinstance(optimizer, Sgd):
-            raise UserError(
-                "scaffold's option 2 reads the gradient from how far local SGD moved, which other optimizers do not "
-                "tell; set strands.scaffold.option=1, which computes it, or optimizer.name=sgd"
+            return Constraints(
+                sum_only={"change"}, excludes=lambda o: CHANGES_IT if overrides(o, "batch", "logits", "loss") else ""
             )
+        return Constraints(sum_only={"change"}, sgd_only=READS_SGD)
 
     def init_server(self, setup: Setup) -> Tree:
         return {"c": torch.zeros_like(setup.w)}
@@ -53,27 +52,27 @@ class Scaffold(Strand):
         return {"c": torch.zeros_like(setup.w)}
 
     def send(self, r: Round) -> Tree:
-        return {"c": r.kept["c"]}
+        return {"c": r.state["c"]}
 
     def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
         return next(w) + self._correction(c)  # eq. 3
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
         if self.option == 1:
-            new = c.slope(c.received_model)
+            new = c.full_gradient(c.received_model)
         else:
-            moved = (c.start - w) / (c.optimizer.reach(c.steps) * c.lr)
+            moved = (c.start - w) / (c.optimizer.effective_steps(c.steps) * c.lr)
             new = moved - self._correction(c)
-        return {"change": self._size(c) * (new - c.kept["c"])}, {"c": new}  # eq. 4
+        return {"change": self._size(c) * (new - c.state["c"])}, {"c": new}  # eq. 4
 
     def _correction(self, c: Client) -> Tensor:
-        return self.strength * (c.received["c"] / self._size(c) - c.kept["c"])
+        return self.strength * (c.received["c"] / self._size(c) - c.state["c"])
 
     def _size(self, c: Client) -> Tensor | float:
         return c.relative_size if self.by_size else 1.0
 
     def absorb(self, r: Round) -> Tree:
-        return {"c": r.kept["c"] + r.sum("change") / r.setup.population}  # eq. 5
+        return {"c": r.state["c"] + r.sum("change") / r.setup.population}  # eq. 5
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
-        return self.server_lr * delta, r.kept
+        return self.server_lr * delta, r.state

@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Round, Strand
 from fedbraid.core.tree import PerClient, Tree
@@ -19,28 +20,29 @@ class Skip(Strand):
 
     title = "FedSkip (Fan et al., 2022)"
     neutral = {"every": 1}
-    needs = frozenset({"fixed cohort", "each model"})
-    first_in = frozenset({"update"})  # whether there is a step is decided before the step is transformed
 
     every: int = default(3, least=1)
     final_aggregate: bool = True
 
     @property
-    def claims(self) -> tuple[str, ...]:
-        return ("choose the model that is sent",)
-
-    def concludes(self, rounds: int) -> bool:
-        return self.final_aggregate and rounds % self.every != 0
+    def constraints(self) -> Constraints:
+        return Constraints(
+            needs={"fixed cohort", "each model"},
+            claims=("choose the model that is sent",),
+            first_in={"update"},  # whether there is a step is decided before the step is transformed
+            last_in={"weigh"},
+            concludes=lambda rounds: self.final_aggregate and rounds % self.every != 0,
+        )
 
     def send(self, r: Round) -> Tree | PerClient:
-        if not r.kept:  # averaged last round: everybody starts from the global model
+        if not r.state:  # averaged last round: everybody starts from the global model
             return {}
-        return PerClient(model=r.kept["model"], buffers=r.kept["buffers"])
+        return PerClient(model=r.state["model"], buffers=r.state["buffers"])
 
-    def reweigh(self, shares: Tensor, r: Round) -> Tensor:
-        if not r.kept:
+    def weigh(self, shares: Tensor, r: Round) -> Tensor:
+        if not r.state:
             return shares
-        seen = r.kept["seen"] + shares / shares.sum() * r.cohort.sizes.sum()
+        seen = r.state["seen"] + shares / shares.sum() * r.cohort.sizes.sum()
         return seen / seen.sum()  # eq. 5
 
     def update(self, delta: Tensor, r: Round) -> tuple[Tensor | None, Tree]:
@@ -49,7 +51,7 @@ class Skip(Strand):
         if done % self.every == 0 or (r.last and self.final_aggregate):
             return delta, {}
         order = torch.as_tensor(r.rng.permutation(len(r.cohort)), device=delta.device)  # eq. 4: shuffled models
-        samples = r.cohort.sizes.sum() + (r.kept["seen"].sum() if r.kept else 0)
+        samples = r.cohort.sizes.sum() + (r.state["seen"].sum() if r.state else 0)
         slots = {
             "model": r.models,
             "buffers": r.replies.each("buffers"),

@@ -12,8 +12,8 @@ class Uniform(Strand):
 
     title = "Uniform averaging"
 
-    def weigh(self, n: Tensor, r: Round) -> Tensor:
-        return torch.full_like(n, 1 / len(n))
+    def weigh(self, shares: Tensor, r: Round) -> Tensor:
+        return torch.full_like(shares, 1 / len(shares))
 
 
 @dataclass(frozen=True)
@@ -23,5 +23,5 @@ class Sizes(Strand):
     title = "Averaging by data size (McMahan et al., 2017)"
     neutral = {}
 
-    def weigh(self, n: Tensor, r: Round) -> Tensor:
-        return n
+    def weigh(self, shares: Tensor, r: Round) -> Tensor:
+        return shares

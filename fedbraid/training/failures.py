@@ -6,6 +6,7 @@ from traceback import walk_tb
 
 from safetensors import SafetensorError
 
+from fedbraid.core.renamed import EARLIER
 from fedbraid.core.returns import place
 from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
 from fedbraid.engines.codegen.trace import DRAWS, LOOKS
@@ -13,6 +14,7 @@ from fedbraid.errors import UserError
 
 NOT_THE_HOOKS = {"fedbraid.core.model", "fedbraid.core.task"}
 """Where the network or the task loss fails, inside a hook that only asked for a gradient."""
+KNOWN = {*HOOKS, *EARLIER}
 
 
 def sentence(error: Exception) -> str | None:
@@ -40,7 +42,7 @@ def in_hook(error: BaseException) -> str | None:
         module = str(frame.f_globals.get("__name__"))
         if module in NOT_THE_HOOKS:
             found = None
-        elif isinstance(strand, Strand) and code.co_name in HOOKS and not module.startswith("fedbraid."):
+        elif isinstance(strand, Strand) and code.co_name in KNOWN and not module.startswith("fedbraid."):
             found, at = (code.co_name, strand.name, code.co_filename), line
         elif found and code.co_filename == found[2]:  # a function that the hook called
             at = line

@@ -157,7 +157,7 @@ class RunDirectory:
                 f"{self.path} was begun with rounds = {mine}, not {rounds}; "
                 "resume it with the same settings, or choose another directory"
             )
-        for strand in (s for s in chain if rounds > mine and s.concludes(mine)):
+        for strand in (s for s in chain if rounds > mine and s.constraints.concludes(mine)):
             raise UserError(
                 f"{self.path} has {mine} rounds and cannot go on to {rounds}: {strand.name} does what it would not in "
                 "a longer run; begin anew in another directory"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fedbraid.config.schema import Config, optimizer_of
 from fedbraid.core.chain import Chain, overrides
+from fedbraid.core.constraints import DRAWN_ALIKE, THREE_CLASSES
 from fedbraid.core.metrics import check_metrics
-from fedbraid.core.strand import DRAWN_ALIKE, THREE_CLASSES, Setup
+from fedbraid.core.strand import Setup
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.memory import free_memory
 from fedbraid.errors import UserError
@@ -30,8 +31,8 @@ def check_needs(config: Config, chain: Chain) -> None:
             f"{_who(chain, DRAWN_ALIKE)} needs every client to be drawn with the same chance in every round; set "
             f"sampling.{key}"
         )
-    for strand in chain.using("under"):
-        strand.under(optimizer_of(config))
+    for strand in chain:
+        strand.constraints.check_optimizer(strand, optimizer_of(config))
     if config.evaluate.model == "cohort":
         undone = [s for s in chain.using("deploy") if overrides(s, "update")]  # what it hands out is the mean
         others = [s.name for s in (*chain.using("rescale"), *chain.using("deploy")) if s not in undone]
@@ -84,4 +85,4 @@ def check_memory(config: Config, setup: Setup, other_way: str = "") -> None:
 
 
 def _who(chain: Chain, need: str) -> str:
-    return next(s.name for s in chain if need in s.needs)
+    return next(s.name for s in chain if need in s.constraints.needs)

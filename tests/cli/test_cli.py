@@ -207,7 +207,7 @@ def test_a_strand_of_ones_own(fedbraid):
     Path("mine.py").write_text(
         "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
         "@dataclass(frozen=True)\nclass Half(fb.Strand):\n    by: float = 0.5\n"
-        "    def update(self, delta, r):\n        return self.by * delta, r.kept\n"
+        "    def update(self, delta, r):\n        return self.by * delta, r.state\n"
     )
     assert fedbraid("check", "mine.py:Half")[0] == 0
     code, out, err = fedbraid("compare", "fedavg", "half(by=0.9)+disco", "--strand", "mine.py:Half", *SMALL, "--json")
@@ -241,7 +241,7 @@ def test_a_strand_that_fails_in_a_run_is_told_where(fedbraid):
     Path("mine.py").write_text(
         "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
         "@dataclass(frozen=True)\nclass Half(fb.Strand):\n"
-        "    def update(self, delta, r):\n        return delta / r.kept['by'], r.kept\n"
+        "    def update(self, delta, r):\n        return delta / r.state['by'], r.state\n"
     )
     code, _, err = fedbraid("run", "-m", "half", "--strand", "mine.py:Half", *SMALL)
     assert code == 2 and "update of half failed at mine.py:7: there is nothing called 'by'" in err

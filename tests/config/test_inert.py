@@ -31,7 +31,7 @@ UNHEARD = [
         "sampling.clients=5 is for sampling.scheme=fixed or",
     ),
     ("fedavg", {"sampling": {"late_from": 3}}, "sampling.late_from=3 is for sampling.late; set that too"),
-    ("nova(mu=0.2)", {}, "nova's mu=0.2 is for the pull of prox, and there is none; leave it out"),
+    ("nova(mu=0.2)", {}, "nova's mu=0.2 is for prox, and there is none; leave it out"),
     ("asd+ntd", {"strands": {"ntd": {"beta": 5.0}}}, "ntd(beta=5.0) has no effect here, where another strand does"),
     ("fedavg", {"local": {"batch": 0, "drop_last": True}}, "local.drop_last=True is for local.batch; set that too"),
     ("fedavg", {"analysis": {"every": 5}}, "analysis.every=5 is for analyses; set that too, or leave it out"),

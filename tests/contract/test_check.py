@@ -44,7 +44,7 @@ class DeadScaffold(Scaffold):
 
     def grad(self, w, c, next):
         g = next(w)
-        torch.cat([g]).add_(c.received["c"] - c.kept["c"])
+        torch.cat([g]).add_(c.received["c"] - c.state["c"])
         return g
 
 
@@ -60,10 +60,10 @@ class WritesInPlace(fb.Strand):
         return {"sum": torch.zeros_like(setup.w)}
 
     def end(self, w, c):
-        return {}, {"sum": c.kept["sum"].add_(w)}
+        return {}, {"sum": c.state["sum"].add_(w)}
 
     def grad(self, w, c, next):
-        return next(w) + 0.01 * c.kept["sum"]
+        return next(w) + 0.01 * c.state["sum"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Forgets(fb.Strand):
 
     def update(self, delta, r):
         COUNT.append(r.number)
-        return delta * (1 + 0.01 * len(COUNT)), r.kept
+        return delta * (1 + 0.01 * len(COUNT)), r.state
 
 
 COUNT: list[int] = []
@@ -111,51 +111,51 @@ class OrderMatters(fb.Strand):
 class LooksAtEach(fb.Strand):
     """Says that a sum is enough, and looks at the largest."""
 
-    sum_only = frozenset({"norm"})
+    constraints = fb.Constraints(sum_only={"norm"})
 
     def end(self, w, c):
-        return {"norm": w.norm()}, c.kept
+        return {"norm": w.norm()}, c.state
 
     def update(self, delta, r):
-        return delta * r.sum("norm") / r.each("norm").max(), r.kept
+        return delta * r.sum("norm") / r.each("norm").max(), r.state
 
 
 @dataclass(frozen=True)
 class WeighsSums(fb.Strand):
     """Says that a plain sum is enough, and takes a weighted one."""
 
-    sum_only = frozenset({"norm"})
+    constraints = fb.Constraints(sum_only={"norm"})
 
     def end(self, w, c):
-        return {"norm": w.norm()}, c.kept
+        return {"norm": w.norm()}, c.state
 
     def absorb(self, r):
         r.sum("norm", r.cohort.sizes)
-        return r.kept
+        return r.state
 
 
 @dataclass(frozen=True)
 class Misspells(fb.Strand):
     """Says that sums are enough of what it does not upload."""
 
-    sum_only = frozenset({"nrom"})
+    constraints = fb.Constraints(sum_only={"nrom"})
 
     def end(self, w, c):
-        return {"norm": w.norm()}, c.kept
+        return {"norm": w.norm()}, c.state
 
     def update(self, delta, r):
-        return delta / r.sum("norm"), r.kept
+        return delta / r.sum("norm"), r.state
 
 
 @dataclass(frozen=True)
 class LooksBeforeTraining(fb.Strand):
-    sum_only = frozenset({"norm"})
+    constraints = fb.Constraints(sum_only={"norm"})
 
     def probe(self, c):
         return {"norm": c.start.norm()}
 
-    def probed(self, r):
-        return {"largest": r.each("norm").max()}
+    def send(self, r):
+        return fb.Ask() if r.replies is None else {"largest": r.each("norm").max()}
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class CountsClasses(fb.Strand):
     """Weighs clients by their classes, and forgets to divide."""
 
     def end(self, w, c):
-        return {"classes": (c.label_counts > 0).sum().to(w.dtype)}, c.kept
+        return {"classes": (c.label_counts > 0).sum().to(w.dtype)}, c.state
 
     def weigh(self, n, r):
         return r.each("classes")
@@ -171,13 +171,15 @@ class CountsClasses(fb.Strand):
 
 @dataclass(frozen=True)
 class Doubles(fb.Strand):
-    def reweigh(self, shares, r):
+    constraints = fb.Constraints(last_in={"weigh"})
+
+    def weigh(self, shares, r):
         return 2 * shares
 
 
 @pytest.mark.parametrize("strand", [CountsClasses(), Doubles()], ids=lambda s: s.name)
 def test_shares_that_do_not_sum_to_1_are_refused_by_the_hook_that_gave_them(strand):
-    hook = "weigh of countsclasses" if strand.name == "countsclasses" else "reweigh of doubles"
+    hook = f"weigh of {strand.name}"
     with pytest.raises(fb.UserError, match=rf"{hook} gives shares that sum to \d+, .* divide them by their sum"):
         check.trained(check.Chain((strand,)), "stack")
 
@@ -280,9 +282,7 @@ def test_a_complaint_names_the_hook_and_its_place(strand, complaint, monkeypatch
 
 @pytest.mark.parametrize("kind", ["stack", "loop"])
 def test_a_hook_that_draws_is_told_where_randomness_comes_from(kind):
-    with pytest.raises(
-        fb.UserError, match=r"a client hook draws at random, .* comes from `draw` or `draw_once`"
-    ) as told:
+    with pytest.raises(fb.UserError, match=r"a client hook draws at random, .* comes from `draw`") as told:
         fb.run(DrawsInGrad, rounds=1, engine={"kind": kind, "device": "cpu"})
     assert faults.sentence(told.value).startswith("grad of drawsingrad failed at ")
 
@@ -318,7 +318,7 @@ def test_sums_of_uploads_are_enough_for_these(method):
     """Each is uploaded in this form, and used as a plain sum only."""
     chain = parse(method)
     (strand,) = chain
-    assert strand.sum_only == SUMS[method]
+    assert strand.constraints.sum_only == SUMS[method]
     assert chain.sum_only == {f"{strand.name}.{key}" for key in SUMS[method]}
     sums_are_enough(chain)
     job, simulation = a_job(chain)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from made_up_strands import MADE_UP, Fair, Focal
 
 from fedbraid.core.chain import Chain, hyper_parameters, written
+from fedbraid.core.constraints import Constraints
 from fedbraid.core.number_checks import LARGEST
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
@@ -90,9 +91,7 @@ def test_a_chain_with_numbers_that_are_not_finite_prints_as_it_is_parsed_or_is_r
 
 @dataclass(frozen=True)
 class Ring(Strand):
-    @property
-    def claims(self):
-        return Skip().claims
+    constraints = Constraints(claims=Skip().constraints.claims)
 
     def send(self, r):
         return {"model": r.w}
@@ -124,7 +123,7 @@ def test_strands_that_cannot_stand_together_are_both_named(strands, first, secon
 class Bare(Strand):
     """Somebody forgot to make it a dataclass."""
 
-    def deploy(self, w, kept, setup):
+    def deploy(self, w, state, setup):
         return 2 * w
 
 
@@ -163,15 +162,29 @@ def test_every_paper_is_a_chain_of_known_strands():
         assert methods.parse(str(chain)) == chain
 
 
+def says(**words):
+    return {"constraints": Constraints(**words)}
+
+
 MISSPELT = [
     (
-        {"needs": frozenset({"fixed_cohort"})},
+        says(needs={"fixed_cohort"}),
         "no word for needs of Odd is called 'fixed_cohort'; did you mean 'fixed",
     ),
-    ({"needs": "labels"}, "needs of Odd is 'labels'; give words as a frozenset, of labels, fixed cohort"),
+    (
+        {"constraints": Constraints(needs="labels")},
+        "needs of Odd is 'labels'; give words as a set, of labels, fixed cohort",
+    ),
     ({"averages": "unifrom"}, "no word for averages of Odd is called 'unifrom'; did you mean 'uniform'"),
-    ({"first_in": frozenset({"updates"})}, "no word for first_in of Odd is called 'updates'; did you mean 'update'"),
-    ({"last_in": frozenset({"grads"})}, "no word for last_in of Odd is called 'grads'; did you mean 'grad'"),
+    (
+        {"constraints": Constraints(first_in={"updates"})},
+        "no word for first_in of Odd is called 'updates'; did you mean 'update'",
+    ),
+    (
+        {"constraints": Constraints(last_in={"grads"})},
+        "no word for last_in of Odd is called 'grads'; did you mean 'grad'",
+    ),
+    ({"constraints": "labels"}, "constraints of Odd is 'labels'; write Constraints(...)"),
     ({"grad": 0.1}, "Odd has a field 'grad', which is the name of a hook; call it otherwise"),
 ]
 

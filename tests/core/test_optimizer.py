@@ -55,13 +55,13 @@ def test_reach_is_how_far_steps_of_a_unit_gradient_go(steps, momentum, nesterov)
     state = sgd.init(w)
     for _ in range(steps):
         w, state = sgd.step(one, state, w, torch.tensor(1.0, dtype=torch.float64))
-    reach = sgd.reach(torch.tensor(float(steps), dtype=torch.float64))
+    reach = sgd.effective_steps(torch.tensor(float(steps), dtype=torch.float64))
     assert float(reach) == pytest.approx(-float(w), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(), Adam(), RmsProp()])
 def test_without_momentum_reach_is_the_number_of_steps(optimizer):
-    assert float(optimizer.reach(torch.tensor(7.0))) == 7.0
+    assert float(optimizer.effective_steps(torch.tensor(7.0))) == 7.0
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=6), st.floats(0.01, 200))

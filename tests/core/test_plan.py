@@ -104,8 +104,8 @@ def test_a_wider_batch_axis_is_padding_alone(size, batch, epochs, extra):
 
 @dataclass(frozen=True)
 class Greedy(Strand):
-    def draw(self, rng, counts, width):
-        return {"z": rng.random((len(counts), 50))}
+    def draw(self, d):
+        return {"z": d.steps.random((len(d.counts), 50))}, {}
 
 
 @given(SIZES, EPOCHS)

@@ -165,7 +165,7 @@ def test_a_server_is_resumed_with_its_own_clients_and_settings(file, tmp_path):
     ("method", "settings", "reason"),
     [
         ("fedavg", {"analysis": {"every": 2}}, "analysis.every=2 is for analyses"),
-        ("nova(mu=0.2)", {}, "nova's mu=0.2 is for the pull of prox"),
+        ("nova(mu=0.2)", {}, "nova's mu=0.2 is for prox"),
         ("asd+ntd(beta=2.0)", {}, r"ntd\(beta=2.0\) has no effect here"),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_strand_and_a_network_of_ones_own_need_not_be_installed(spread_out, tm
         "FACTOR = 0.25\n\n"
         "def halved(update):\n    return FACTOR * update\n\n"
         "@dataclass(frozen=True)\nclass Calm(fb.Strand):\n"
-        "    def end(self, w, c):\n        return {'model': c.start + halved(w - c.start)}, c.kept\n\n"
+        "    def end(self, w, c):\n        return {'model': c.start + halved(w - c.start)}, c.state\n\n"
         "class Net(torch.nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n        self.body, self.head = torch.nn.Linear(4, 16), torch.nn.Linear(16, 3)\n"

@@ -255,8 +255,8 @@ class Counting(Strand):
 class Noise(Strand):
     """Draws noise for each sample and turns it by a matrix that all clients share."""
 
-    def draw(self, rng, counts, width):
-        return {"z": rng.normal(size=(len(counts), width, 4))}
+    def draw(self, d):
+        return {"z": d.steps.normal(size=(len(d.counts), d.width, 4))}, {}
 
     def send(self, r):
         return {"turn": torch.eye(4, dtype=r.w.dtype, device=r.w.device).roll(1, 0)}

@@ -118,7 +118,7 @@ def test_nova_and_prox_have_one_pull():
         assert str(methods.parse(together)) == "nova(mu=0.3)+prox(mu=0.3)"
     with pytest.raises(UserError, match=r"nova's mu is 0\.2 and prox's 0\.3"):
         methods.parse("nova(mu=0.2)+prox(mu=0.3)")
-    with pytest.raises(UserError, match=r"nova's mu=0.2 is for the pull of prox, and there is none; leave it out"):
+    with pytest.raises(UserError, match=r"nova's mu=0.2 is for prox, and there is none; leave it out"):
         fb.run("nova(mu=0.2)+disco", rounds=1)
 
 
@@ -142,7 +142,7 @@ class Halved(fb.Strand):
     share: float = 0.5
 
     def end(self, w, c):
-        return {"model": torch.lerp(c.start, w, self.share)}, c.kept
+        return {"model": torch.lerp(c.start, w, self.share)}, c.state
 
 
 def test_drift_learns_from_the_model_as_it_was_trained():

@@ -193,7 +193,7 @@ class Calm(Strand):
     most: float = 0.1
 
     def end(self, w, c):
-        return {"model": w.clamp(max=self.most)}, c.kept
+        return {"model": w.clamp(max=self.most)}, c.state
 
 
 def test_a_strand_of_ones_own_is_part_of_what_a_run_is(tmp_path):

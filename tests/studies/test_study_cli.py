@@ -255,7 +255,7 @@ class Calm(fb.Strand):
 
     def end(self, w, c):
         update = w - c.start
-        return {"model": c.start + (self.most / update.norm().clamp(min=1e-12)).clamp(max=1.0) * update}, c.kept
+        return {"model": c.start + (self.most / update.norm().clamp(min=1e-12)).clamp(max=1.0) * update}, c.state
 """
 
 

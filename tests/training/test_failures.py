@@ -25,13 +25,13 @@ class Brittle(fb.Strand):
     def update(self, delta, r):
         if r.number == 1 and r.setup.seed in BROKEN:
             raise ValueError("too thin")
-        return 0.9 * delta, r.kept
+        return 0.9 * delta, r.state
 
 
 @dataclass(frozen=True)
 class Wrong(fb.Strand):
-    def task(self, logits, batch, c):
-        return logits[:, 99].sum()
+    def loss(self, out, batch, c):
+        return out.logits[:, 99].sum()
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_what_failed_goes_on_once_it_is_mended(tmp_path, monkeypatch):
 
 
 def test_a_comparison_of_which_nothing_is_left_is_an_error():
-    with pytest.raises(fb.UserError, match=r"task of wrong failed at .*: IndexError") as caught:
+    with pytest.raises(fb.UserError, match=r"loss of wrong failed at .*: IndexError") as caught:
         fb.compare(Wrong(), seeds=2, **TINY)
     assert type(caught.value.__cause__) is IndexError
 
@@ -99,7 +99,7 @@ def test_the_command_shows_the_others_and_says_how_to_go_on(tmp_path, monkeypatc
     Path("bad.py").write_text(
         "from dataclasses import dataclass\nimport fedbraid as fb\n\n"
         "@dataclass(frozen=True)\nclass Bad(fb.Strand):\n"
-        "    def task(self, logits, batch, c):\n        return logits[:, 99].sum()\n"
+        "    def loss(self, out, batch, c):\n        return out.logits[:, 99].sum()\n"
     )
     words = ["compare", "bad", "fedavg", "--strand", "bad.py:Bad", "--set", "rounds=1", "--out", "c", "--json"]
     monkeypatch.setattr(sys, "argv", ["fedbraid", *words])
@@ -108,8 +108,8 @@ def test_the_command_shows_the_others_and_says_how_to_go_on(tmp_path, monkeypatc
     shown = capsys.readouterr()
     table = json.loads(shown.out)
     assert left.value.code == 1 and [row["method"] for row in table["rows"]] == ["fedavg"]
-    assert table["failed"][0]["method"] == "bad" and "task of bad failed at bad.py:7" in table["notes"][0]
-    assert "error: bad failed with seed 0: task of bad failed" in shown.err and "--out c --resume" in shown.err
+    assert table["failed"][0]["method"] == "bad" and "loss of bad failed at bad.py:7" in table["notes"][0]
+    assert "error: bad failed with seed 0: loss of bad failed" in shown.err and "--out c --resume" in shown.err
 
 
 # --- stopped on purpose

@@ -436,7 +436,7 @@ from fedbraid import Strand
 
 class Base(Strand):
     def update(self, delta, r):
-        return {by} * delta, r.kept
+        return {by} * delta, r.state
 
 @dataclass(frozen=True)
 class Calm(Base):

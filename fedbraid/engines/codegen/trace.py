@@ -26,10 +26,7 @@ LOOKS = (
     "use torch.where, clamp or a mask instead"
 )
 
-DRAWS = (
-    "a client hook draws at random, which the run's seed does not repeat; a client's randomness comes from `draw` or "
-    "`draw_once`"
-)
+DRAWS = "a client hook draws at random, which the run's seed does not repeat; a client's randomness comes from `draw`"
 
 
 def trace(function: Flat, inputs: Sequence[Tensor]) -> Flat:

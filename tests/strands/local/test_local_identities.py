@@ -404,7 +404,7 @@ def test_rfedavgs_clients_tell_their_mean_under_the_initial_model_once(more):
             told[ids] += answers[0].each("rfedavg.map").abs().amax(1).numpy() > 0
         simulation.advance()
     assert set(told[trained > 0]) == {1}
-    assert max(trained) + 1 <= RFedAvg(noise=1.0).releases(8)[1]
+    assert max(trained) + 1 <= RFedAvg(noise=1.0).privacy.releases(8)
 
 
 def test_fedacd_is_refused_where_there_is_one_class():

@@ -9,6 +9,7 @@ from local_world import CLASSES, a_client, kl, log_softmax, objective, one_hot, 
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.outputs import Outputs
+from fedbraid.core.strand import Draws
 from fedbraid.core.vector import Layout
 from fedbraid.strands.acd import Acd
 from fedbraid.strands.asd import Asd
@@ -136,7 +137,7 @@ def test_moon(kind, has):
         return has * 2.5 * np.mean(rows)
 
     views = {"received": (teacher, near), "previous": (student, far)}
-    check(Moon(2.5, 0.4), definition, kind, views, kept={"has": tensor(has)})
+    check(Moon(2.5, 0.4), definition, kind, views, state={"has": tensor(has)})
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e4, 1e-4])
@@ -144,7 +145,7 @@ def test_moon(kind, has):
 def test_moon_stays_finite_where_features_are_dead_or_huge(scale, previous):
     z = np.random.default_rng(2).normal(size=(5, WIDTH))
     views = {"received": (np.zeros((5, CLASSES)), z[::-1] * scale), "previous": (np.zeros((5, CLASSES)), z * previous)}
-    c = a_client(LABELS, COUNTS, views, kept={"has": tensor(1.0)})
+    c = a_client(LABELS, COUNTS, views, state={"has": tensor(1.0)})
     value, _, gf = objective(Moon(), np.zeros((5, CLASSES)), z * scale, one_hot(LABELS), c)
     assert np.isfinite(value) and np.isfinite(gf).all()
 
@@ -207,12 +208,14 @@ def test_rfedavg_and_plus_have_the_same_gradient_for_the_same_means(kind):
     np.testing.assert_allclose(their_mean, np.tile(1.4 * (f.mean(0) - means.mean(0)) / len(f), (len(f), 1)), rtol=1e-12)
 
 
-def a_round(maps, known=None, ids=(0, 1, 2), kept=None):
+def a_round(maps, known=None, ids=(0, 1, 2), kept=None, answered=True):
     known = np.zeros(8) if known is None else known
     kept = np.zeros((8, WIDTH)) if kept is None else kept
     state = {"map": tensor(kept), "known": tensor(known)}
     cohort = SimpleNamespace(ids=np.array(ids))
-    return SimpleNamespace(kept=state, cohort=cohort, each=lambda key: tensor(maps), w=torch.zeros(1))
+    return SimpleNamespace(
+        state=state, replies=True if answered else None, cohort=cohort, each=lambda key: tensor(maps), w=torch.zeros(1)
+    )
 
 
 def test_rfedavg_sends_everybody_the_others_last_means():
@@ -220,11 +223,12 @@ def test_rfedavg_sends_everybody_the_others_last_means():
     kept, asked, ids = rng.normal(size=(8, WIDTH)), rng.normal(size=(3, WIDTH)), (1, 4, 6)
     known = np.array([0, 1, 0, 0, 0, 0, 1, 0.0])
     r = a_round(asked, known, ids, kept)
-    assert RFedAvg().asks(r) and not RFedAvg().asks(a_round(asked, known, (1, 6), kept))
+    first, later = (RFedAvg().send(a_round(None, known, some, kept, answered=False)) for some in (ids, (1, 6)))
+    assert first.payload["new"].tolist() == [0, 1, 0] and later["others"].shape == (2, 1, WIDTH)
     current = [kept[1], asked[1], kept[6]]  # client 4 never took part
-    for k, others in enumerate(RFedAvg().probed(r)["others"].numpy()):
+    for k, others in enumerate(RFedAvg().send(r)["others"].numpy()):
         np.testing.assert_array_equal(others, [m for j, m in enumerate(current) if j != k])
-    everybody = RFedAvg(include_self=True).probed(r)["others"].numpy()
+    everybody = RFedAvg(include_self=True).send(r)["others"].numpy()
     np.testing.assert_array_equal(everybody, [current] * 3)
     after = RFedAvg().absorb(r)
     assert after["known"].tolist() == [0, 1, 0, 0, 1, 0, 1, 0]
@@ -234,16 +238,16 @@ def test_rfedavg_sends_everybody_the_others_last_means():
 
 def test_rfedavg_plus_sends_everybody_the_mean_of_the_others():
     maps = np.random.default_rng(6).normal(size=(3, WIDTH))
-    target = RFedAvgPlus().probed(a_round(maps))["target"].numpy()
+    target = RFedAvgPlus().send(a_round(maps))["target"].numpy()
     for k in range(3):
         np.testing.assert_allclose(target[k], np.delete(maps, k, 0).mean(0), rtol=1e-13)
-    np.testing.assert_allclose(RFedAvgPlus(include_self=True).probed(a_round(maps))["target"], maps.mean(0), rtol=1e-13)
+    np.testing.assert_allclose(RFedAvgPlus(include_self=True).send(a_round(maps))["target"], maps.mean(0), rtol=1e-13)
 
 
 def test_a_cohort_of_clones_is_pulled_nowhere():
     f = a_batch("usual")[2]
-    others = RFedAvg().probed(a_round(np.tile(f.mean(0), (3, 1))))["others"][0]
-    target = RFedAvgPlus().probed(a_round(np.tile(f.mean(0), (3, 1))))["target"][0]
+    others = RFedAvg().send(a_round(np.tile(f.mean(0), (3, 1))))["others"][0]
+    target = RFedAvgPlus().send(a_round(np.tile(f.mean(0), (3, 1))))["target"][0]
     for strand, received in ((RFedAvg(1.0), {"others": others}), (RFedAvgPlus(1.0), {"target": target})):
         c = a_client(LABELS, COUNTS, received=received)
         value, _, gf = objective(strand, np.zeros((5, CLASSES)), f, one_hot(LABELS), c)
@@ -253,7 +257,7 @@ def test_a_cohort_of_clones_is_pulled_nowhere():
 def test_alone_in_a_round_there_is_nothing_to_be_near_to():
     alone = a_round(np.ones((1, WIDTH)), ids=(3,))
     for strand in (RFedAvg(1.0), RFedAvgPlus(1.0)):
-        sent = strand.probed(alone)
+        sent = strand.send(alone)
         c = a_client(LABELS, COUNTS, received={key: value[0] for key, value in sent.items()})
         value, gz, gf = objective(strand, *a_batch("usual")[::2], one_hot(LABELS), c)
         assert value == 0 and not gz.any() and not gf.any()
@@ -269,7 +273,7 @@ def test_feature_means(strand, delta, noise):
     chance = rng.normal(size=WIDTH)
     c = SimpleNamespace(
         over_data=over(parts),
-        chance=dict.fromkeys(("first", "received"), tensor(chance)),
+        draws=dict.fromkeys(("first", "received"), tensor(chance)),
         initial=None,
         received_model=None,
         received={"new": tensor(1.0)},
@@ -420,7 +424,7 @@ def a_clients_data(scale=2.0):
     ys = [np.array([0, 2, 3]), np.array([3, 3, 0, 2, 2])]
     parts = [(scale * rng.normal(size=(len(y), CLASSES)), np.zeros((len(y), 1)), y) for y in ys]
     counts = np.bincount(np.concatenate(ys), minlength=CLASSES)
-    return parts, a_client(np.concatenate(ys), counts, over_data=over(parts), kept={})
+    return parts, a_client(np.concatenate(ys), counts, over_data=over(parts), state={})
 
 
 @pytest.mark.parametrize("missing", [1e-8, 0.1])
@@ -454,7 +458,7 @@ def test_fedacd_is_finite_where_predictions_are_certain():
     assert 0.5 <= float(Acd().end(torch.zeros(1), c)[0]["score"]) <= 1
     y = np.array([0, 2, 3])
     right = [(2e4 * one_hot(y), np.zeros((3, 1)), y)]
-    perfect = a_client(y, [1, 0, 1, 1], over_data=over(right), kept={})
+    perfect = a_client(y, [1, 0, 1, 1], over_data=over(right), state={})
     assert float(Acd().end(torch.zeros(1), perfect)[0]["score"]) == 1.0
 
 
@@ -471,7 +475,8 @@ def test_fedacd_weighs_by_score_alone():
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
 def test_mixups_draws(alpha):
     counts, width = np.array([3, 1, 5, 4] * 1000), 5
-    drawn = Mixup(alpha).draw(np.random.default_rng(0), counts, width)
+    streams = (lambda: np.random.default_rng(0),) * 2
+    drawn, _ = Mixup(alpha).draw(Draws(counts, width, None, streams))
     for row, count in zip(drawn["partner"][:50], counts, strict=False):
         assert sorted(row[:count]) == list(range(count)) and list(row[count:]) == list(range(count, width))
     keep = drawn["keep"]

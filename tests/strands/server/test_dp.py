@@ -203,18 +203,18 @@ class Peeks(fb.Strand):
     share: float = 0.1
 
     def update(self, delta, r):
-        return delta + self.share * r.moved, r.kept
+        return delta + self.share * r.moved, r.state
 
 
 @dataclass(frozen=True)
 class First(fb.Strand):
     """Wants the step before anybody else."""
 
-    first_in = frozenset({"update"})
+    constraints = fb.Constraints(first_in={"update"})
     share: float = 0.1
 
     def update(self, delta, r):
-        return (1 + self.share) * delta, r.kept
+        return (1 + self.share) * delta, r.state
 
 
 @dataclass(frozen=True)
