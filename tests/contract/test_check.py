@@ -24,11 +24,15 @@ SUMS = {
     "disco(target=global)": {"counts"},
 }
 """The uploads of which sums are enough."""
-OTHERS = (s.name for s in STRANDS if s.name != "creff")  # a few of its many steps are enough
+OTHERS = [s.name for s in STRANDS if s.name != "creff"]  # a few of its many steps are enough
 CHAINS = {parse(name): name for name in (*METHODS, *OTHERS, *SUMS, "scaffold+prox+disco+skip+avgm")}
 """Each once: most methods are a strand by another name."""
-BRAIDS = [pytest.param(c, marks=pytest.mark.slow if len(c.strands) == 2 else (), id=CHAINS[c]) for c in CHAINS]
-"""Of two strands together, which the tests of composition try all, by hand."""
+OF_A_STRAND = {parse(name) for name in OTHERS} | {parse("creff(per_class=2, match_steps=1, head_epochs=1)")}
+BRAIDS = [
+    pytest.param(c, marks=() if c in OF_A_STRAND or len(c.strands) > 2 else pytest.mark.slow, id=CHAINS[c])
+    for c in CHAINS
+]
+"""By hand: a strand with other hyper-parameters, and two together, which the tests of composition try all."""
 
 
 @pytest.mark.parametrize("chain", BRAIDS)

@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from covering import chains
 from helpers import advanced, apart, federation, held, identical, toy
 from in_process import InProcess
 from jobs import training_job
@@ -21,20 +22,11 @@ from fedbraid.engines.ray import worker_pool as crew_module
 from fedbraid.engines.ray.cluster import Cluster, children
 from fedbraid.engines.ray.worker_pool import WorkerPool
 from fedbraid.errors import UserError
-from fedbraid.strands import STRANDS
 from fedbraid.training.run_directory import RunDirectory
 from fedbraid.training.user_objects import UserObjects
 
 ROUNDING = 1e-12  # float64, a few rounds; the contract is 1e-6
-CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
-CHAINS = [
-    "fedavg",
-    *(CHEAP.get(s.name, s.name) for s in (*STRANDS, *MADE_UP)),
-    "prox(mu=0.3)+scaffold+avgm(nesterov=true)+disco",
-    "scaffold(by_size=true)+skip(every=2)+avgm",
-    "rfedavg_plus(noise=1.0)+drift(alpha=0.2)",
-    "mix+teach+focal+tracker+fair+scaffold+disco+skip(every=2)+average",
-]
+CHAINS = chains("scaffold(by_size=true)+skip(every=2)+avgm", "rfedavg_plus(noise=1.0)+drift(alpha=0.2)")
 WIDE = {"name": "mlp", "hidden": [20]}
 """A model of more than the bytes that workers tell at once."""
 

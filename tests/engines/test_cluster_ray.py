@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from covering import chains
 from helpers import advanced, apart, federation, held, toy
 from jobs import training_job
 from made_up_strands import MADE_UP
@@ -22,19 +23,13 @@ import fedbraid as fb
 from fedbraid.engines.ray import worker_pool as crew_module
 from fedbraid.engines.ray.actors import RayRemote, _is_user_code
 from fedbraid.errors import UserError
-from fedbraid.strands import STRANDS
 from fedbraid.training.user_code import load_strand
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install fedbraid[ray]")
 
 pytestmark = [pytest.mark.filterwarnings(noise) for noise in NOISE]
 ROUNDING = 1e-12
-CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
-CHAINS = [
-    "fedavg",
-    *(CHEAP.get(s.name, s.name) for s in (*STRANDS, *MADE_UP)),
-    "scaffold+drift(alpha=0.2)+skip(every=2)",
-]
+CHAINS = chains("scaffold+drift(alpha=0.2)+skip(every=2)")
 WIDE = {"name": "mlp", "hidden": [20]}
 
 

@@ -2,21 +2,12 @@
 
 import pytest
 import torch
+from covering import chains, covering
 from helpers import SIZES, advanced, apart, federation, held, identical, toy
 from made_up_strands import MADE_UP
 
-from fedbraid.strands import STRANDS
-
 ROUNDING = 1e-12  # float64, three rounds; the contract is 1e-6
-CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
-CHAINS = [
-    "fedavg",
-    *(CHEAP.get(s.name, s.name) for s in (*STRANDS, *MADE_UP)),
-    "prox(mu=0.3)+scaffold+avgm(nesterov=true)+disco",
-    "scaffold+skip(every=2)+avgm",
-    "anchor+teach+sharp+calibrate",
-    "mix+teach+focal+tracker+fair+scaffold+disco+skip(every=2)+average",
-]
+CHAINS = chains("prox(mu=0.3)+scaffold+avgm(nesterov=true)+disco")
 WORK = {
     "epochs": {"batch": 4, "epochs": 2},
     "drop_last": {"batch": 4, "epochs": 2, "drop_last": True},
@@ -60,8 +51,7 @@ def test_every_chain_on_ragged_clients_with_partial_participation(method):
     assert_same(by_engine(method, sampling={"clients": 4}, optimizer={"momentum": 0.5, "weight_decay": 0.01}))
 
 
-@pytest.mark.parametrize("work", WORK)
-@pytest.mark.parametrize("method", ["scaffold+anchor+teach", "mix+tracker"])
+@pytest.mark.parametrize(("work", "method"), covering(list(WORK), ["scaffold+anchor+teach", "mix+tracker"]))
 def test_every_kind_of_local_work(method, work):
     assert_same(by_engine(method, local=WORK[work], sampling={"clients": 5}))
 
@@ -86,8 +76,9 @@ def test_every_schedule(schedule, rates):
     assert apart(results[0][0], by_engine("scaffold+anchor+sharp")[0][0]) > 1e-4
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3])
-@pytest.mark.parametrize("method", ["scaffold+skip(every=2)+teach", "anchor+fair+tracker"])
+@pytest.mark.parametrize(
+    ("chunk", "method"), covering([1, 2, 3], ["scaffold+skip(every=2)+teach", "anchor+fair+tracker"])
+)
 def test_a_stack_in_chunks(method, chunk):
     assert_same(by_engine(method, other={"kind": "stack", "chunk": chunk}, optimizer={"momentum": 0.5}))
 

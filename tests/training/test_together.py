@@ -6,6 +6,7 @@ from time import perf_counter
 
 import pytest
 import torch
+from covering import chains, covering
 from helpers import apart, held, toy
 from joined import DATA, assert_same, one_by_one, ragged, side_by_side, stacks, together
 from recorded import compared, left_on_disk
@@ -14,21 +15,13 @@ from torch import nn
 from fedbraid.config.schema import from_dict
 from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
 from fedbraid.engines.joint import Joint, why_apart
-from fedbraid.strands import STRANDS, Prox
+from fedbraid.strands import Prox
 from fedbraid.training.shared_stack import SharedStack, fit
 from fedbraid.training.simulation import build
 from fedbraid.training.user_objects import UserObjects
 
 ROUNDING = 1e-12  # float64, three rounds; the contract is 1e-6
-CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
-CHAINS = [
-    "fedavg",
-    *(CHEAP.get(s.name, s.name) for s in STRANDS),
-    "prox(mu=0.3)+scaffold+avgm(nesterov=true)+disco",
-    "scaffold+skip(every=2)+avgm",
-    "anchor+teach+sharp+calibrate",
-    "mix+teach+focal+tracker+fair+scaffold+disco+skip(every=2)+average",
-]
+CHAINS = chains("prox(mu=0.3)+scaffold+avgm(nesterov=true)+disco")
 
 
 def assert_as_alone(methods="fedavg", *, shared=True, **settings):
@@ -64,8 +57,7 @@ SCENARIOS = {
 }
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("method", ["scaffold+disco+moon", "fedacd"])
+@pytest.mark.parametrize(("scenario", "method"), covering(list(SCENARIOS), ["scaffold+disco+moon", "fedacd"]))
 def test_every_kind_of_round(method, scenario):
     method = method.replace("scaffold", "drift") if scenario == "adam" else method
     assert_as_alone(method, **SCENARIOS[scenario])
