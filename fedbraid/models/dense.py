@@ -56,15 +56,18 @@ class Dense(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """One layer with a sigmoid, whose outputs are the logits: LEAF's network for SYNTHETIC, which FedSkip uses too.
+    """One layer with a sigmoid, whose outputs are the logits: LEAF's network for SYNTHETIC.
 
-    "A perceptron with sigmoid activations", say the papers; in LEAF's code the softmax stands on σ(W x + b). So logits
-    lie between 0 and 1, and of C classes none is ever given more than e / (e + C - 1): 0.40 of five.
+    "A perceptron with sigmoid activations", say LEAF's and FedSkip's papers; in LEAF's code the softmax stands on
+    σ(W x + b). So logits lie between 0 and 1, and of C classes none is ever given more than e / (e + C - 1): 0.40 of
+    five. FedSkip's released network has no sigmoid: `sigmoid=False` is logistic regression.
     """
 
-    def __init__(self, shape: Shape, classes: int) -> None:
+    def __init__(self, shape: Shape, classes: int, sigmoid: bool = True) -> None:
         super().__init__()
-        self.head = SigmoidLayer(prod(shape), classes)
+        if not isinstance(sigmoid, bool):
+            raise UserError(f"sigmoid must be true or false, not {sigmoid!r}")
+        self.head = (SigmoidLayer if sigmoid else nn.Linear)(prod(shape), classes)
 
     def forward(self, x: Tensor) -> Outputs:
         x = x.flatten(1)

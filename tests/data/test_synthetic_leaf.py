@@ -1,5 +1,7 @@
 """LEAF's synthetic set: sizes, moments and labels as its generator makes them."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -75,3 +77,68 @@ def test_defaults_are_fedskips():
 def test_what_cannot_be_made_is_refused(option, value):
     with pytest.raises(UserError, match=f"^{option} must be"):
         data.load("synthetic-leaf", **{option: value})
+
+
+LEAF = {"draws": "leaf", "seed": 931231, "test_share": 0.4}
+"""LEAF's default seed and FedSkip's share for training."""
+
+
+def test_leafs_own_seed_gives_fedskips_clients():
+    made = data.load("synthetic-leaf", **LEAF, min_train=64)
+    assert len(np.unique(made.train.users)) == 212
+    assert (len(made.train), len(made.test)) == (51_650, 34_554)
+    assert np.array_equal(np.unique(made.test.users), np.arange(212))  # of nobody else
+    assert hashlib.sha256(made.train.y.astype(np.uint8).tobytes()).hexdigest() == LABELS
+    everybody = data.load("synthetic-leaf", **LEAF)
+    assert data.make_partition(everybody, "natural", None, 0, min_size=64).sizes.tolist() == [
+        *np.bincount(made.train.users)
+    ]
+
+
+LABELS = "a540f33adc931d920817179786889b50faaf65ffc659be93b5790a54a966a933"
+"""Of the training labels, equal to those of LEAF's generator, run once with its default seed."""
+
+
+@pytest.mark.parametrize("clusters", [1, 3])
+def test_leafs_draws_are_the_published_steps_in_their_order(clusters):
+    """Written once more with NumPy's global functions, a full covariance and a softmax."""
+    seed, users, dims, classes = 7, 12, 4, 3
+    np.random.seed(seed)
+    sizes = [min(s + 5, 1000) for s in np.random.lognormal(3, 2, users).astype(int)]
+    np.random.seed(seed)
+    Q = np.random.normal(0, 1, (dims + 1, classes, clusters))
+    means = [np.random.normal(np.random.normal(0, 1), 1, clusters) for _ in range(clusters)]
+    xs, ys = [], []
+    for size in sizes:
+        mean = means[np.random.choice(clusters, p=[1 / clusters] * clusters)]
+        v = np.random.normal(np.random.normal(0, 1), 1, dims)
+        x = np.ones((size, dims + 1))
+        x[:, 1:] = np.random.multivariate_normal(v, np.diag(np.arange(1, dims + 1) ** -1.2), size)
+        w = Q @ np.random.normal(mean, 0.1)
+        scores = np.exp(x @ w + np.random.normal(0, 0.1, (size, classes)))
+        xs.append(x[:, 1:])
+        ys.append((scores / scores.sum(1, keepdims=True)).argmax(1))
+    made = data.load(
+        "synthetic-leaf", clients=users, features=dims, classes=classes, clusters=clusters, draws="leaf", seed=seed
+    )
+    cut = [max(1, int(0.9 * size)) for size in sizes]
+    np.testing.assert_allclose(made.train.x, np.concatenate([x[:c] for x, c in zip(xs, cut, strict=True)]), atol=1e-6)
+    assert np.array_equal(made.train.y, np.concatenate([y[:c] for y, c in zip(ys, cut, strict=True)]))
+    assert np.array_equal(made.test.y, np.concatenate([y[c:] for y, c in zip(ys, cut, strict=True)]))
+
+
+def test_small_users_are_left_out_of_both_splits():
+    made, everybody = (data.load("synthetic-leaf", clients=50, min_train=n) for n in (20, 1))
+    kept = np.flatnonzero(np.bincount(everybody.train.users) >= 20)
+    assert np.array_equal(made.train.x, everybody.train.x[np.isin(everybody.train.users, kept)])
+    assert np.array_equal(made.test.y, everybody.test.y[np.isin(everybody.test.users, kept)])
+    assert len(np.unique(made.train.users)) == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [({"draws": "lead"}, "draws must be"), ({"min_train": 2000}, "no user has 2000"), ({"min_train": 0}, "min_train")],
+)
+def test_further_options_that_cannot_be_are_refused(options, refusal):
+    with pytest.raises(UserError, match=refusal):
+        data.load("synthetic-leaf", clients=5, **options)

@@ -64,7 +64,8 @@ def test_texts_and_images_are_told_apart():
     [
         ("mlp", {"width": 3}, "known: hidden"),
         ("logistic", {"hidden": (3,)}, "takes no options"),
-        ("perceptron", {"hidden": (3,)}, "takes no options"),
+        ("perceptron", {"hidden": (3,)}, "known: sigmoid"),
+        ("perceptron", {"sigmoid": 0}, "sigmoid must be true or false"),
         *(("mlp", {"hidden": hidden}, "hidden") for hidden in (64, "64", [], [0], [3.5], [True])),
         (
             "mlp",

@@ -83,3 +83,9 @@ def test_the_perceptrons_logits_are_sigmoids_so_that_its_loss_has_a_floor():
         network.head.bias.copy_(torch.tensor([1e3, -1e3, -1e3, -1e3, -1e3]))
     loss = cross_entropy(network(x).logits, torch.zeros(9, dtype=torch.int64))
     assert loss.item() == pytest.approx(math.log((math.e + 4) / math.e))
+
+
+def test_a_perceptron_without_sigmoid_is_linear_from_the_same_initial_weights():
+    plain, with_sigmoid = (build("perceptron", (60,), 5, sigmoid=s).double() for s in (False, True))
+    x = torch.randn(9, 60, dtype=torch.float64)
+    torch.testing.assert_close(plain(x).logits.sigmoid(), with_sigmoid(x).logits)
