@@ -9,7 +9,7 @@ import fedbraid as fb
 class Extrapolate(fb.Strand):
     """FedExP: the server's step size grows where the clients' updates disagree."""
 
-    needs = frozenset({"each model"})  # the norm of every single update
+    constraints = fb.Constraints(needs={"each model"})  # the norm of every single update
 
     eps: float = 1e-3
 
