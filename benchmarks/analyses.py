@@ -16,7 +16,8 @@ import torch
 from fedbraid.analyses.index import WATCHES
 from fedbraid.benchmark import images
 from fedbraid.config.schema import from_dict
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.simulation import Simulation, build_simulation
 from fedbraid.training.user_objects import UserObjects
 
 WORKLOADS = (  # network, shape, clients, samples of each, batch, epochs
@@ -42,7 +43,7 @@ def federation(workload: tuple, device: str, analyses: list[str]) -> Simulation:
             "analysis": {"every": 1},
         }
     )
-    return build(config, UserObjects(data=images(shape, 10, clients, each)))
+    return build_simulation(RunSpec.of(config, UserObjects(data=images(shape, 10, clients, each))))
 
 
 def timed(simulation: Simulation, device: str) -> float:

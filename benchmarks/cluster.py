@@ -38,7 +38,8 @@ from fedbraid.core import sampling  # noqa: E402
 from fedbraid.data.dataset import Dataset, Partition, Split  # noqa: E402
 from fedbraid.engines.ray.cluster import Cluster  # noqa: E402
 from fedbraid.engines.ray.placement import dealt  # noqa: E402
-from fedbraid.training.simulation import Simulation, build  # noqa: E402
+from fedbraid.training.run_spec import RunSpec  # noqa: E402
+from fedbraid.training.simulation import Simulation, build_simulation  # noqa: E402
 from fedbraid.training.user_objects import UserObjects  # noqa: E402
 
 WARM_UP = 3
@@ -101,7 +102,7 @@ def federation(work: Work, method: str, workers: int) -> Simulation:
         if workers
         else {"device": "cpu", "kind": "auto"},
     }
-    return build(from_dict(config), UserObjects(data, owners))
+    return build_simulation(RunSpec.of(from_dict(config), UserObjects(data, owners)))
 
 
 def measured(simulation: Simulation) -> Callable[[Rounds], None]:

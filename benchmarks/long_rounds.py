@@ -13,7 +13,8 @@ import torch
 
 from fedbraid.benchmark import images
 from fedbraid.config.schema import from_dict
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.simulation import Simulation, build_simulation
 from fedbraid.training.user_objects import UserObjects
 
 WORKLOADS = (  # network, shape, classes, clients, samples of each, batch, epochs
@@ -37,7 +38,7 @@ def federation(workload: tuple, device: str, kernels: bool) -> Simulation:
             "engine": {"kind": "stack", "device": device, "precision": "high"},
         }
     )
-    simulation = build(config, UserObjects(data=images(shape, classes, clients, each)))
+    simulation = build_simulation(RunSpec.of(config, UserObjects(data=images(shape, classes, clients, each))))
     simulation.engine.precision = "high" if kernels else "highest"
     simulation.engine.__post_init__()  # the stack anew, with or without the kernels
     return simulation

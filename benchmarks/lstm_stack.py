@@ -19,7 +19,8 @@ from fedbraid import models
 from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.models.recurrence import Lstm
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.simulation import Simulation, build_simulation
 from fedbraid.training.user_objects import UserObjects
 
 CLIENTS, STEPS = 10, 4
@@ -93,7 +94,9 @@ def federation(workload: Workload, batch: int, layers: type[Lstm], engine: dict[
         }
     )
     partition = Partition(tuple(np.split(np.arange(CLIENTS * each), CLIENTS)))
-    return build(config, UserObjects(Dataset(workload.name, train, test, classes, tokens=tokens), partition, network))
+    return build_simulation(
+        RunSpec.of(config, UserObjects(Dataset(workload.name, train, test, classes, tokens=tokens), partition, network))
+    )
 
 
 def seconds(simulation: Simulation, device: str) -> float:

@@ -19,8 +19,9 @@ from fedbraid import data
 from fedbraid.benchmark import images
 from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Split
+from fedbraid.training.run_spec import RunSpec
 from fedbraid.training.shared_stack import SharedStack
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.simulation import Simulation, build_simulation
 from fedbraid.training.user_objects import UserObjects
 
 BURST = 3
@@ -67,7 +68,7 @@ def federations(dataset: Dataset, settings: dict[str, Any], seeds: int, device: 
     made: list[Simulation] = []
     for seed in range(seeds):
         config = from_dict({**settings, "rounds": 10**6, "seed": seed, "optimizer": {"lr": 0.01}, "engine": engine})
-        made.append(build(config, UserObjects(data=dataset), beside=made[0] if made else None))
+        made.append(build_simulation(RunSpec.of(config, UserObjects(data=dataset)), beside=made[0] if made else None))
     return made
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbraid import models
-from fedbraid.config import sweeps as variants
+from fedbraid.config import sweeps
 from fedbraid.config.schema import Config, check_settable, flat, from_dict, named, plain, to_dict
 from fedbraid.config.sweeps import Values
 from fedbraid.core.chain import Chain, no_strand
@@ -25,11 +25,12 @@ from fedbraid.strands import parser as methods
 from fedbraid.strands.parser import Own, own_strands
 from fedbraid.training.failures import sentence
 from fedbraid.training.results import Comparison, Failure, Run
+from fedbraid.training.run_checks import validate_settings
 from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.run_spec import RunSpec
 from fedbraid.training.run_writer import OnRound
-from fedbraid.training.scheduler import RunSpec, execute
+from fedbraid.training.scheduler import Listener, train_runs
 from fedbraid.training.user_objects import UserObjects
-from fedbraid.training.validation import check_needs
 
 log = logging.getLogger("fedbraid")
 
@@ -59,19 +60,20 @@ def run(
     >>> run("fedavg", rounds=1).summary["rounds"]
     1
     """
-    request = _request(method, config, out, own, data_dir, settings)
-    return execute([request], resume=resume, on_round=on_round)[0]
+    spec = _spec(method, config, out, own, data_dir, settings)
+    return train_runs([spec], resume=resume, listener=Listener(on_round))[0]
 
 
-def _request(
+def _spec(
     method: Method | None,
     config: Config | None,
     out: str | PathLike[str] | None,
     own: Own,
     data_dir: str | PathLike[str] | None,
     settings: Mapping[str, Any],
+    variant: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """The run that the arguments of `run` ask for."""
+    """Return the run that the arguments of `run` ask for, with the values that a `variant` gives to some settings."""
     settings, supplied = dict(settings), dict[str, Any]()
     for key, (kind, name_of) in OBJECTS.items():
         value = settings.get(key)
@@ -88,7 +90,8 @@ def _request(
     objects = UserObjects(
         **supplied, chain=chain, strands=own_strands(own), data_dir=Path(data_dir) if data_dir else None
     )
-    return RunSpec(config, objects, RunDirectory(Path(out)) if out is not None else None)
+    config = sweeps.varied(config, variant) if variant is not None else config
+    return RunSpec.of(config, objects, RunDirectory(Path(out)) if out is not None else None)
 
 
 OBJECTS: dict[str, tuple[Any, Callable[[Any], str]]] = {
@@ -122,10 +125,8 @@ def compare(
     A run that goes wrong is warned about and left out: it is in `failed` of the result, with its reason. What is wrong
     with the methods or settings as such is refused before anything is trained.
     """
-    requests = planned(
-        *to_compare, seeds=seeds, config=config, out=out, own=own, data_dir=data_dir, vary=vary, **settings
-    )
-    return compared(requests, out=out, resume=resume, on_round=on_round, together=together)
+    specs = planned(*to_compare, seeds=seeds, config=config, out=out, own=own, data_dir=data_dir, vary=vary, **settings)
+    return compared(specs, out=out, resume=resume, on_round=on_round, together=together)
 
 
 def planned(
@@ -148,45 +149,41 @@ def planned(
     labels = [m if isinstance(m, str) else str(as_chain(m)) for m in to_compare]
     chains = [as_chain(method, own) for method in to_compare]
     common = combined(base, {key: value for key, value in settings.items() if key in ("sampling", "strands")})
-    vary = variants.listed(vary)
-    asked = set(common.strands) | {name for key in vary if (name := variants.strand_of(key)) is not None}
+    vary = sweeps.listed(vary)
+    asked = set(common.strands) | {name for key in vary if (name := sweeps.strand_of(key)) is not None}
     unused = asked - {s.name for c in chains for s in c}
     if unused:
         name = sorted(unused)[0]
         there = methods.instead(name, (s for c in chains for s in c))
         raise UserError(f"hyper-parameters are set for {name!r}, which none of the methods has; {there}")
     base = replace(base, strands={})
-    requests: list[tuple[str, RunSpec]] = []
+    specs: list[tuple[str, RunSpec]] = []
     for label, method, its_chain in zip(labels, to_compare, chains, strict=True):
         mine = {s.name for s in its_chain}
         settings["strands"] = {name: table for name, table in common.strands.items() if name in mine}
-        for variant in variants.variants(vary, its_chain):
+        for variant in sweeps.variants(vary, its_chain):
             folder = named(label, variant, between="_")
             for seed in numbers:
                 place = run_path(Path(out), folder, seed) if out is not None else None
-                request = _request(method, base, place, own, data_dir, settings | {"seed": seed})
-                request = replace(request, config=variants.varied(request.config, variant))
-                variants.check_varied(variant, request.chain, request.objects.settled)
-                check_needs(request.config, its_chain)
-                request.check_names()
-                requests.append((named(label, variant), request))
-    _refuse_twice(requests)
-    return requests
+                spec = _spec(method, base, place, own, data_dir, settings | {"seed": seed}, variant)
+                sweeps.check_varied(variant, spec.chain, spec.objects.settled)
+                validate_settings(spec)
+                specs.append((named(label, variant), spec))
+    _refuse_twice(specs)
+    return specs
 
 
-def _refuse_twice(requests: Sequence[tuple[str, RunSpec]]) -> None:
+def _refuse_twice(specs: Sequence[tuple[str, RunSpec]]) -> None:
     """Refuse methods that are the same with their hyper-parameters, whatever they are called.
 
     Those that were recorded apart, when that was allowed, are gone on with.
     """
-    recorded = {label: r.directory.path.parent for label, r in requests if r.directory and r.directory.started}
+    recorded = {label: r.directory.path.parent for label, r in specs if r.directory and r.directory.started}
     labels: dict[tuple[str, int, str], list[str]] = {}
-    for label, request in requests:
-        values = flat(to_dict(request.config)).items()
-        varied = [
-            pair for pair in values if f"{pair[0]}.".startswith(tuple(f"{key}." for key in request.config.varied))
-        ]
-        method = str(request.chain), request.config.seed, repr(varied)
+    for label, spec in specs:
+        values = flat(to_dict(spec.config)).items()
+        varied = [pair for pair in values if f"{pair[0]}.".startswith(tuple(f"{key}." for key in spec.config.varied))]
+        method = str(spec.chain), spec.config.seed, repr(varied)
         others = labels.setdefault(method, [])
         for other in others:
             if len({recorded.get(label), recorded.get(other)} - {None}) < 2:
@@ -209,7 +206,7 @@ def _numbers_of(seeds: int | Sequence[int], first: int) -> list[int]:
 
 
 def compared(
-    requests: Sequence[tuple[str, RunSpec]],
+    specs: Sequence[tuple[str, RunSpec]],
     *,
     out: str | PathLike[str] | None = None,
     resume: bool = False,
@@ -220,20 +217,20 @@ def compared(
     failures: list[Failure] = []
 
     def failed(place: int, error: Exception) -> None:
-        label, request = requests[place]
+        label, spec = specs[place]
         told = sentence(error)
         reason = told or f"{type(error).__name__}: {first_line(error)}"
         where = None if told else error  # of what may be a defect the traceback says more
-        log.warning("%s seed %d failed: %s", label, request.config.seed, reason, exc_info=where)
-        failures.append(Failure(label, request.config.seed, reason, error))
+        log.warning("%s seed %d failed: %s", label, spec.config.seed, reason, exc_info=where)
+        failures.append(Failure(label, spec.config.seed, reason, error))
 
-    done = execute(
-        [request for _, request in requests], resume=resume, on_round=on_round, together=together, failed=failed
+    done = train_runs(
+        [spec for _, spec in specs], resume=resume, together=together, listener=Listener(on_round, on_failed=failed)
     )
     if not done:
         raise UserError(failures[0].reason) from failures[0].error
     places = sorted(done)
-    comparison = Comparison([done[place] for place in places], [requests[place][0] for place in places], failures)
+    comparison = Comparison([done[place] for place in places], [specs[place][0] for place in places], failures)
     if out is not None:
         comparison.report(out)
     return comparison

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from fedbraid.config.schema import Config, from_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.simulation import Simulation, build_simulation
 from fedbraid.training.user_objects import UserObjects
 
 SIZES = (5, 1, 12, 7, 3, 9)
@@ -70,6 +73,22 @@ def federation(
     )
     objects = UserObjects(dataset, partition, module, chain if isinstance(chain, Chain) else None, tuple(own))
     return build(config, objects, directory)
+
+
+def build(
+    config: Config, objects: UserObjects | None = None, directory: Any = None, beside: Simulation | None = None
+) -> Simulation:
+    """The simulation of a configuration; `directory` is where clients' states go."""
+    spec = RunSpec.of(config, objects, None if directory is None else StatesIn(directory))
+    return build_simulation(spec, beside)
+
+
+class StatesIn(RunDirectory):
+    """No run, but a place for the states of clients."""
+
+    def __init__(self, states: Path) -> None:
+        super().__init__(states)
+        self.states = states
 
 
 def advanced(simulation: Simulation, rounds: int | None = None) -> Simulation:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import apart, held, toy
+from helpers import apart, build, held, toy
 from made_up_strands import MADE_UP
 
 from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.engines.stack import Stack
 from fedbraid.training.shared_stack import SharedStack
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.simulation import Simulation
 from fedbraid.training.user_objects import UserObjects
 
 DATA = toy((30, 20, 37))[0]

@@ -29,9 +29,9 @@ HEAVY = [
 FIRST_ROUND = """
 import os, sys
 from fedbraid.cli import app as cli
-from fedbraid.training.simulation import Experiment
+from fedbraid.training.simulation import Simulation
 
-launch = Experiment.launch
+launch = Simulation.launch
 
 def and_stop(self):
     record = launch(self)()
@@ -39,7 +39,7 @@ def and_stop(self):
     print(" ".join(sys.modules), flush=True)
     os._exit(0)
 
-Experiment.launch = and_stop
+Simulation.launch = and_stop
 sys.argv = ["fedbraid", "run", *sys.argv[1:]]
 cli.main()
 """

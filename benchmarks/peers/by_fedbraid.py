@@ -13,7 +13,8 @@ from fedbraid import models
 from fedbraid.config.schema import from_dict
 from fedbraid.models.convolutional import PooledConv2d
 from fedbraid.training.federation import Line
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.simulation import Simulation, build_simulation
 from fedbraid.training.user_objects import UserObjects
 from peers.federation import Federation, fill, load
 from peers.wire import Wire, asked
@@ -57,7 +58,7 @@ def simulation(federation: Federation, device: str, engine: str) -> Simulation:
             "engine": {"kind": engine, "device": device, "precision": "high"},
         }
     )
-    return build(config, UserObjects(dataset, partition, module))
+    return build_simulation(RunSpec.of(config, UserObjects(dataset, partition, module)))
 
 
 def main() -> None:

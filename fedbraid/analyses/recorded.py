@@ -19,7 +19,8 @@ from fedbraid.engines.local_engine import Store
 from fedbraid.errors import UserError
 from fedbraid.report.run_groups import RunRecord
 from fedbraid.training.run_directory import RunDirectory
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.simulation import Simulation, build_simulation
 from fedbraid.training.user_objects import UserObjects, check_supplied
 from fedbraid.training.watches import TrainedRound
 
@@ -76,9 +77,9 @@ class Recorded:
             self.config,
             self.objects,
             self.path,
-            "analyse it in Python: fedbraid.analyses.analyze(…, given=Given({table}=…))",
+            "analyse it in Python: fedbraid.analyses.analyze(…, objects=UserObjects({table}=…))",
         )
-        simulation = build(self._here, self._as_begun, self.directory.states)
+        simulation = build_simulation(self._spec)
         self.directory.read(simulation)
         simulation.local.store = Unwritten(simulation.store)
         return simulation
@@ -100,7 +101,7 @@ class Recorded:
     @cached_property
     def first_round(self) -> TrainedRound:
         """The run's first round once more, from the model that it began with."""
-        return trained_round(build(self._here, self._as_begun, beside=self.simulation))
+        return trained_round(build_simulation(replace(self._spec, directory=None), beside=self.simulation))
 
     @property
     def record(self) -> RunRecord:
@@ -117,8 +118,8 @@ class Recorded:
             raise UserError(f"{analysis} looks at classes, but {dataset.name} is a regression; leave it out")
 
     @cached_property
-    def _as_begun(self) -> UserObjects:
-        return self.directory.with_initial(self.objects)
+    def _spec(self) -> RunSpec:
+        return RunSpec(self._here, self.chain, self.objects, self.directory).as_recorded()
 
     @property
     def _here(self) -> Config:

@@ -19,7 +19,8 @@ from fedbraid.core.sampling import fixed
 from fedbraid.data.dataset import Dataset
 from fedbraid.engines.cpu import keep_freed_memory
 from fedbraid.training.federation import Line
-from fedbraid.training.simulation import build, partition_of
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.simulation import build_simulation, partition_of
 from fedbraid.training.user_objects import UserObjects
 
 Round = Callable[[int], int]
@@ -31,7 +32,7 @@ def engine(
 ) -> tuple[Round, str]:
     """FedBraid, and the kind of engine it is."""
     config = work.config(device, kind, evaluated=evaluated, precision=precision)
-    simulation = build(config, UserObjects(data=work.dataset(TESTED if evaluated else 10)))
+    simulation = build_simulation(RunSpec.of(config, UserObjects(data=work.dataset(TESTED if evaluated else 10))))
     clients, unread = simulation.clients, list[Line]()
 
     def one(number: int) -> int:

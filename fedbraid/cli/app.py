@@ -207,7 +207,7 @@ def compare(
         base=Config(rounds=RunDirectory(held.parent).config().rounds) if held else None,  # longer only if asked for
     )
     where = place or next_numbered(Path("runs"), f"compare-{chosen.data.name}")
-    requests = api.planned(
+    specs = api.planned(
         *method,
         seeds=seeds,
         config=chosen,
@@ -217,10 +217,10 @@ def compare(
         vary=several(vary),
         **objects,
     )
-    asked = [request for _, request in requests]
+    asked = [spec for _, spec in specs]
     rounds = sum(r.config.rounds for r in asked if r.directory and r.directory.reached < r.config.rounds)
     with interruptible(where), cli_show.progress(err, rounds) as on_round:
-        done = api.compared(requests, out=where, resume=resume, on_round=on_round, together=not separate)
+        done = api.compared(specs, out=where, resume=resume, on_round=on_round, together=not separate)
     if as_json:
         print_json({"directory": str(where), **cli_show.comparison_in_json(done)})
     else:

@@ -34,7 +34,8 @@ from fedbraid.strands import parser as methods
 from fedbraid.strands.weights import Uniform
 from fedbraid.training.failures import in_hook
 from fedbraid.training.run_directory import RunDirectory
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.simulation import Simulation, build_simulation
 from fedbraid.training.user_objects import UserObjects
 
 TOLERANCE = 1e-6
@@ -135,11 +136,11 @@ def resumed_is_uninterrupted(chain: Chain) -> None:
     whole = trained(chain, "stack", rounds=4)
     with tempfile.TemporaryDirectory() as place:
         run = RunDirectory(Path(place))
-        half = federation(chain, "stack", rounds=4, directory=run.states)
+        half = federation(chain, "stack", rounds=4, directory=run)
         for _ in range(2):
             half.advance()
         run.save(half)
-        rest = federation(chain, "stack", rounds=4, directory=run.states)
+        rest = federation(chain, "stack", rounds=4, directory=run)
         run.load(rest)
         if not torch.equal(whole, finished(rest)):
             raise Broken("a run that was saved and restored ends in another model")
@@ -263,7 +264,7 @@ def federation(
     rounds: int = 3,
     chunk: int = 0,
     disturbed: int | None = None,
-    directory: Path | None = None,
+    directory: RunDirectory | None = None,
     seed: int = 0,
     hidden: Sequence[int] = (4,),
 ) -> Simulation:
@@ -290,7 +291,8 @@ def federation(
             "engine": {"kind": kind, "device": "cpu", "dtype": "float64", "chunk": chunk},
         }
     )
-    return build(config, UserObjects(data=dataset, partition=partition, chain=chain), directory)
+    objects = UserObjects(data=dataset, partition=partition, chain=chain)
+    return build_simulation(RunSpec.of(config, objects, directory))
 
 
 def finished(simulation: Simulation) -> Tensor:

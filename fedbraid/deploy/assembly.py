@@ -41,10 +41,10 @@ from fedbraid.errors import UserError
 from fedbraid.storage.client_store import ClientStore
 from fedbraid.strands import parser as methods
 from fedbraid.training.network import network_of
-from fedbraid.training.resolve import options_of, with_numbers
+from fedbraid.training.resolve import options_of, with_hyper_parameters
+from fedbraid.training.run_checks import validate_effect, validate_fit, validate_memory, validate_rounds
 from fedbraid.training.simulation import setup_of
 from fedbraid.training.user_objects import HELD_ELSEWHERE, UserObjects
-from fedbraid.training.validation import check_effect, check_fit, check_memory, check_needs
 from fedbraid.training.watches import find_watches
 
 TOLD = ("method", "rounds", "seed", "strands", "model", "sampling", "local", "optimizer", "augment", "buffers")
@@ -59,25 +59,28 @@ def assemble(
     states: Path,
     objects: UserObjects,
     policy: SecurePolicy | None = None,
+    *,
+    begun: bool = False,
+    initial_weights: Mapping[str, Tensor] | None = None,
 ) -> RemoteFederation:
     """The federation before its first round, and before anybody is there."""
     config = replace(config, save=replace(config.save, every=1, clients_on_disk=False))
     device, dtype = ready(config)
     chain = methods.parse(config.method, config.strands, objects.strands)
-    check_needs(config, chain)
+    validate_rounds(config, chain)
     dataset = None if config.data.name == BY_CLIENTS else _loaded(config, objects)
     facts = Facts.of(dataset) if dataset else Facts.read(config.data.options)
     like, population = facts.made_up(), len(membership.roster)
     accuracy_or_loss = replace(config, evaluate=replace(config.evaluate, per_client=False))  # clients tell either
-    check_fit(accuracy_or_loss, chain, like, population)
-    if not objects.begun:
-        check_effect(chain, like)
+    validate_fit(accuracy_or_loss, chain, like, population)
+    if not begun:  # what was recorded with a strand that has no effect goes on
+        validate_effect(chain, like)
     _check_rounds(config, waiting, population)
     model = network_of(config, chain, like, objects.model)
-    model = model if objects.weights is None else model.beginning_with(objects.weights)
+    model = model if initial_weights is None else model.beginning_with(initial_weights)
     stand_in = Clients.of(like, Partition((np.arange(2),)), dtype, device)
     setup = setup_of(config, model, like, stand_in, population)
-    check_memory(config, setup)
+    validate_memory(config, setup)
     optimizer = optimizer_of(config)
     job = LocalJob(chain, model, optimizer, like.task)
     payload = _hello_payload(config, facts, setup, own_code(chain, model.training), secure=policy is not None)
@@ -195,7 +198,7 @@ def resolved(federation: RemoteFederation, objects: UserObjects) -> Config:
     if objects.model is None:
         network = replace(network, options=options_of(models.describe(), network))
     return replace(
-        with_numbers(federation),
+        with_hyper_parameters(federation),
         data=named,
         partition=PartitionConfig(HELD_ELSEWHERE, clients=federation.setup.population),
         model=network,

@@ -57,7 +57,7 @@ def conduct(
     policy = SecurePolicy(bound, threshold, verify) if secure else None
     objects = UserObjects(model=network, strands=tuple(own), data_dir=data_dir)
     writer = _prepared(config, transport, roster, Path(out), resume, waiting, objects, policy)
-    federation = writer.simulation
+    federation = writer.federation
     with writer.locked():
         writer.check(resume)
         federation.membership.open()
@@ -90,8 +90,8 @@ def check_federation(
     writer = _prepared(here, nobody, roster, Path(out), resume, waiting, objects, policy)
     writer.config = replace(writer.config, engine=replace(writer.config.engine, device=config.engine.device))
     writer.check(resume)
-    if writer.simulation.membership.file.exists():
-        writer.simulation.membership.open()
+    if writer.federation.membership.file.exists():
+        writer.federation.membership.open()
 
 
 def _prepared(
@@ -107,9 +107,13 @@ def _prepared(
     """The federation and its directory, where everything fits together as far as the configuration says."""
     directory = RunDirectory(out)
     membership = Membership(directory.path / "federation.json", tuple(roster), policy is not None)
-    objects = directory.with_initial(objects) if resume else objects
+    begun = resume and directory.started
+    weights = directory.initial_weights() if begun and objects.model is not None else None
     if not directory.started:  # one that was goes on with settings that were allowed then
         refuse_inert([(config, objects.chain_of(config))])
-    federation = assemble(config, transport, membership, waiting, directory.states, objects, policy)
+    states = directory.states
+    federation = assemble(
+        config, transport, membership, waiting, states, objects, policy, begun=begun, initial_weights=weights
+    )
     weights = federation.model.tensors if objects.model is not None else None
     return RunWriter(federation, resolved(federation, objects), directory, weights)

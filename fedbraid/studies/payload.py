@@ -13,7 +13,8 @@ from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.errors import UserError, unknown
 from fedbraid.studies.recipe import Settings
 from fedbraid.training.federation import first_step
-from fedbraid.training.simulation import build
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.simulation import build_simulation
 from fedbraid.training.user_objects import UserObjects
 
 EACH = 2
@@ -38,7 +39,8 @@ def payload(settings: Settings, seed: int) -> float:
     run = {key: settings[key] for key in RUN if key in settings}
     config = from_dict({**run, "seed": seed, "sampling": {"clients": cohort}, "engine": {"device": "cpu"}})
     shares = Partition(tuple(np.arange(EACH * clients).reshape(clients, EACH)))
-    made = build(config, UserObjects(data=_made_up(settings["samples"], EACH * clients), partition=shares))
+    objects = UserObjects(data=_made_up(settings["samples"], EACH * clients), partition=shares)
+    made = build_simulation(RunSpec.of(config, objects))
     with made.threads():
         step = first_step(made.training())
         while step.job is not None and step.job.kind == "probe":

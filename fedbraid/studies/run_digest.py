@@ -16,8 +16,8 @@ from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
 from fedbraid.strands import parser as methods
 from fedbraid.studies.recipe import Settings
+from fedbraid.training.run_checks import validate_rounds
 from fedbraid.training.simulation import CLIENTS, KNOW_THEIR_CLIENTS
-from fedbraid.training.validation import check_needs
 
 HOW = "engine", "save"
 """Keys that say how a run is made, and nothing of what it is."""
@@ -54,7 +54,7 @@ NOT_HERE = {
 def written_out(config: Config, own: Sequence[type[Strand]] = ()) -> Config:
     """The configuration with every default in it. Names, options and hyper-parameters that do not exist are refused."""
     chain = methods.parse(config.method, config.strands, own)
-    check_needs(config, chain)
+    validate_rounds(config, chain)
     refuse_inert([(config, chain)])
     part = config.partition
     return replace(

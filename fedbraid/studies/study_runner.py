@@ -23,8 +23,9 @@ from fedbraid.studies.study_plan import Planned, missing_data
 from fedbraid.training.failures import sentence
 from fedbraid.training.results import Run, environment
 from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.run_spec import RunSpec
 from fedbraid.training.run_writer import OnRound
-from fedbraid.training.scheduler import RunSpec, finished
+from fedbraid.training.scheduler import CallbackError, Listener, iterate_runs
 from fedbraid.training.user_objects import UserObjects
 
 Note = Callable[[str], None]
@@ -111,7 +112,7 @@ def conduct(
     data_sets = list(dict.fromkeys(repr(run.config.data) for run in runs))
     pending = sorted(now.pending, key=lambda run: data_sets.index(repr(run.config.data)))  # each is loaded once
     objects = UserObjects(strands=own, data_dir=data_dir)
-    requests = [RunSpec(run.config, objects, unfinished(out, run)) for run in pending]
+    specs = [RunSpec.of(run.config, objects, unfinished(out, run)) for run in pending]
     sources = [source_of(run.config) for run in pending]  # as they are read now, whatever comes of them meanwhile
     left, impossible, reasons = len(pending), dict[int, str](), dict[str, str]()
 
@@ -127,20 +128,20 @@ def conduct(
         note(f"{run.cells[0]}, seed {run.config.seed}, went wrong, and the others go on: {reason}")
         impossible[place] = reason
 
-    for place, done in finished(
-        requests,
-        resume=True,
-        on_round=on_round,
-        stop=lambda: minutes is not None and monotonic() - began >= 60 * minutes,
-        refused=refused,
-        failed=failed,
-    ):
-        run, left = pending[place], left - 1
-        earlier = run_records.read(out, run.digest, run.config.seed)
-        run_records.write(out, _record(run, done, earlier, objects, analyze, sources[place]))
-        _forget(out, run)
-        others = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
-        note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left - len(impossible)} to go")
+    def out_of_time() -> bool:
+        return minutes is not None and monotonic() - began >= 60 * minutes
+
+    listener = Listener(on_round, refused, failed, out_of_time)
+    try:
+        for place, done in iterate_runs(specs, resume=True, listener=listener):
+            run, left = pending[place], left - 1
+            earlier = run_records.read(out, run.digest, run.config.seed)
+            run_records.write(out, _record(run, done, earlier, objects, analyze, sources[place]))
+            _forget(out, run)
+            others = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
+            note(f"{run.cells[0]}{others}, seed {run.config.seed}, is recorded; {left - len(impossible)} to go")
+    except CallbackError as raised:
+        raise raised.error from None
     refusals = tuple(pending[place] for place in impossible)
     return replace(state(runs, out, data_dir), refused=refusals, reasons=reasons)
 

@@ -13,24 +13,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from fedbraid.config.schema import Config
+from fedbraid.core.chain import Chain
+from fedbraid.core.model import Model
+from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.plan import LocalWork
-from fedbraid.core.round import Job, one_round
+from fedbraid.core.round import Job, Server, one_round
+from fedbraid.core.strand import Cohort, Setup
 from fedbraid.core.tree import Tree
 from fedbraid.data.paths import cache_directory
 from fedbraid.engines.compiled import Compiled
 from fedbraid.engines.cpu import one_thread, usable_cores
 from fedbraid.engines.local_engine import EngineKind, Local, Store
+from fedbraid.engines.samples import Clients
 from fedbraid.errors import UserError
 from fedbraid.storage.files import write_json
+from fedbraid.training.federation import learning_rate
 from fedbraid.version import __version__
-
-if TYPE_CHECKING:
-    from fedbraid.training.simulation import Simulation
 
 log = logging.getLogger("fedbraid")
 
@@ -44,6 +47,27 @@ PATIENCE = 0.25
 """Seconds that a trial of an engine may take."""
 REPEATS = 5
 TRIAL_STEPS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class FirstRound:
+    """A run before its first round, with all but an engine: what engines are tried on."""
+
+    config: Config
+    chain: Chain
+    model: Model
+    optimizer: Optimizer
+    setup: Setup
+    server: Server
+    clients: Clients
+    cohort: Cohort
+
+    @property
+    def steps(self) -> float:
+        """Local steps that all clients of a round take together, on average over clients."""
+        work, sizes = self.config.local, self.clients.sizes
+        each = work.steps or work.epochs * -(-sizes // (work.batch or sizes.max()))
+        return float(np.mean(each)) * len(self.cohort)
 
 
 @dataclass(frozen=True)
@@ -67,47 +91,50 @@ class Seconds:
         return [("loop", self.loop), ("stack", self.stack), ("compiled", self.compiled)]
 
 
-def settled(simulation: Simulation, made: Callable[[EngineKind], Local]) -> Local:
-    """The engine for this federation, which `made` makes: what the configuration asks for, or the fastest."""
-    config, usual = simulation.config.engine, simulation.local
+def choose_engine(first: FirstRound, make: Callable[[EngineKind], Local], usual: EngineKind) -> Local:
+    """Return the engine that the configuration asks for, or the fastest of short trials.
+
+    `make` builds an engine of a kind; `usual` is the kind where nothing is tried.
+    """
+    config, engine = first.config.engine, make(usual)
     if config.here == "compiled":
-        return _compiled(simulation)
-    steps = _steps_in_a_round(simulation) * simulation.config.rounds
-    alone = usual.kind == "loop" or simulation.server.w.device.type != "cpu"  # nothing else is sensible
+        return _compiled(first, engine)
+    steps = first.steps * first.config.rounds
+    alone = usual == "loop" or first.server.w.device.type != "cpu"  # nothing else is sensible
     if config.here != "auto" or alone or steps * GUESS < SHORT:
-        return usual
-    seconds = _remembered(simulation) or _tried(simulation, made)
+        return engine
+    seconds = _remembered(first) or _tried(first, make, engine)
     if seconds.stack is not None and seconds.compiled is None:
         worth = steps * min(seconds.loop, seconds.stack) > LONG
-        seconds = replace(seconds, compiled=_compiled_seconds(simulation, made, worth))
-    _remember(simulation, seconds)
-    kind = seconds.fastest(usual.kind)
+        seconds = replace(seconds, compiled=_compiled_seconds(first, make, worth))
+    _remember(first, seconds)
+    kind = seconds.fastest(usual)
     log.info("%s (%s)", kind, seconds)
-    return usual if kind == usual.kind else made(kind)
+    return engine if kind == usual else make(kind)
 
 
-def _tried(simulation: Simulation, made: Callable[[EngineKind], Local]) -> Seconds:
+def _tried(first: FirstRound, make: Callable[[EngineKind], Local], usual: Local) -> Seconds:
     """The loop and the stack: over a whole round where that is quick, else over a few steps of a few clients."""
-    job, work = _first_job(simulation, simulation.local), simulation.config.local
-    loop, stack = made("loop"), simulation.local
+    job, work = _first_job(first, usual), first.config.local
+    loop, stack = make("loop"), usual
     one = _timed(_trial(loop, LocalWork(work.batch, steps=1)), job.only(np.arange(1)))
     if one * len(job.cohort) > PATIENCE:
         return Seconds(one)
-    if one * _steps_in_a_round(simulation) < PATIENCE:
+    if one * first.steps < PATIENCE:
         return Seconds(_timed(_trial(loop, work), job), _timed(_trial(stack, work), job))
     few = LocalWork(work.batch, steps=TRIAL_STEPS)
-    several = job.only(np.arange(min(2 * (simulation.config.engine.workers or usable_cores()), len(job.cohort))))
+    several = job.only(np.arange(min(2 * (first.config.engine.workers or usable_cores()), len(job.cohort))))
     # a stack thins out as clients finish, and a step of half of it takes more than half of the time
-    sizes = simulation.clients.sizes[job.cohort.ids]
+    sizes = first.clients.sizes[job.cohort.ids]
     thinning = (1 + sizes.max() / sizes.mean()) / 2
     return Seconds(_timed(_trial(loop, few), several), _timed(_trial(stack, few), job) * thinning)
 
 
-def _compiled_seconds(simulation: Simulation, made: Callable[[EngineKind], Local], worth: bool) -> float | None:
+def _compiled_seconds(first: FirstRound, make: Callable[[EngineKind], Local], worth: bool) -> float | None:
     """A local step by machine code, or None where that cannot be had: not at all, or not at once and not worth it."""
-    engine = made("compiled")
+    engine = make("compiled")
     trial = _trial(engine if worth else replace(engine, compile_seconds=0.0), engine.work)
-    job = _first_job(simulation, trial)
+    job = _first_job(first, trial)
     with one_thread():
         trial.run(job.only(np.arange(1)))  # compiles
     if _why_not(trial):
@@ -116,20 +143,20 @@ def _compiled_seconds(simulation: Simulation, made: Callable[[EngineKind], Local
     return seconds
 
 
-def _compiled(simulation: Simulation) -> Local:
+def _compiled(first: FirstRound, engine: Local) -> Local:
     """The compiled stack, as it was asked for."""
-    if simulation.server.w.device.type != "cpu":
+    if first.server.w.device.type != "cpu":
         raise UserError("engine.kind=compiled is for CPUs; set engine.device=cpu, or engine.kind=auto")
-    if simulation.local.kind != "compiled":
+    if engine.kind != "compiled":
         raise UserError("engine.kind=compiled needs a network that can be batched over clients; set engine.kind=auto")
-    trial = _trial(simulation.local, simulation.local.work)
-    job = _first_job(simulation, trial)
+    trial = _trial(engine, engine.work)
+    job = _first_job(first, trial)
     with one_thread():
         trial.run(job.only(np.arange(1)))
     reason = _why_not(trial)
     if reason:
         raise UserError(f"local training cannot be compiled: {reason}; set engine.kind=auto")
-    return simulation.local
+    return engine
 
 
 def _why_not(engine: Local) -> str:
@@ -165,10 +192,10 @@ def _timed(engine: Local, job: Job) -> float:
     return min(times) / sum(len(engine.plan(job.seed, job.round, int(i))) for i in job.cohort.ids)
 
 
-def _first_job(simulation: Simulation, engine: Local) -> Job:
+def _first_job(first: FirstRound, engine: Local) -> Job:
     """The training that clients are asked for first."""
-    cohort, config = simulation.cohort(), simulation.config
-    flow = one_round(simulation.chain, simulation.lr, simulation.setup, simulation.server, cohort, config.seed)
+    config, lr = first.config, learning_rate(first.config, first.optimizer, 0)
+    flow = one_round(first.chain, lr, first.setup, first.server, first.cohort, config.seed)
     job = next(flow)
     if job.kind == "probe":
         with one_thread():
@@ -177,36 +204,29 @@ def _first_job(simulation: Simulation, engine: Local) -> Job:
     return job
 
 
-def _steps_in_a_round(simulation: Simulation) -> float:
-    """How many local steps all clients of a round take together, about."""
-    work, sizes = simulation.config.local, simulation.clients.sizes
-    each = work.steps or work.epochs * -(-sizes // (work.batch or sizes.max()))
-    return float(np.mean(each)) * len(simulation.cohort())
-
-
 # --- what was measured before
 
 
-def _remembered(simulation: Simulation) -> Seconds | None:
+def _remembered(first: FirstRound) -> Seconds | None:
     try:
-        return Seconds(**json.loads(_place(simulation).read_text()))
+        return Seconds(**json.loads(_place(first).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _remember(simulation: Simulation, seconds: Seconds) -> None:
+def _remember(first: FirstRound, seconds: Seconds) -> None:
     try:
-        write_json(_place(simulation), asdict(seconds))
+        write_json(_place(first), asdict(seconds))
     except OSError as error:
         log.info("what was measured cannot be kept: %s", error)
 
 
-def _place(simulation: Simulation) -> Path:
-    config, x = simulation.config, simulation.clients.samples.x
+def _place(first: FirstRound) -> Path:
+    config, x = first.config, first.clients.samples.x
     facts = [
         *(__version__, torch.__version__, usable_cores(), asdict(config.engine), asdict(config.local)),
-        *(str(simulation.chain), repr(simulation.model.training), repr(simulation.optimizer)),
-        *(list(x.shape[1:]), str(x.dtype), len(simulation.cohort()), asdict(config.augment)),
+        *(str(first.chain), repr(first.model.training), repr(first.optimizer)),
+        *(list(x.shape[1:]), str(x.dtype), len(first.cohort), asdict(config.augment)),
     ]
     digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:24]
     return cache_directory() / "calibrated" / f"{digest}.json"

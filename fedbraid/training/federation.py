@@ -149,8 +149,7 @@ class Federation(ABC):
     @property
     def lr(self) -> float:
         """The learning rate of the next round."""
-        o, place = self.optimizer, self.server.round
-        return o.lr * o.decay**place * self.config.schedule.share(place, self.config.rounds)
+        return learning_rate(self.config, self.optimizer, self.server.round)
 
     @property
     def watched(self) -> bool:
@@ -277,11 +276,7 @@ class Federation(ABC):
         return self._cohort.of(place, lambda: self._made_cohort(place))
 
     def _made_cohort(self, place: int) -> Cohort:
-        config, w = self.config, self.server.w
-        present = np.flatnonzero(arrivals(self.config, self.setup.population) <= place)
-        sizes = self.sizes[present]
-        ids = present[draw_cohort(config.sampling, sizes, seed=config.seed, round=place, rounds=config.rounds)]
-        return Cohort(ids, to_device(self.sizes[ids].astype(np.float64), w.device, w.dtype))
+        return made_cohort(self.config, self.setup, self.sizes, place)
 
     def evaluated(self) -> Line:
         """The round's evaluation, or None for each of its parts where it is not due."""
@@ -309,3 +304,15 @@ def arrivals(config: Config, population: int) -> np.ndarray:
     """[population] the round, counted from 0, from which each client is there."""
     s = config.sampling
     return sampling.arrivals(population, s.late, s.late_from - 1, s.late_by - 1, seed=config.seed)
+
+
+def learning_rate(config: Config, optimizer: Optimizer, round: int) -> float:
+    """Return the local learning rate of a round, counted from 0."""
+    return optimizer.lr * optimizer.decay**round * config.schedule.share(round, config.rounds)
+
+
+def made_cohort(config: Config, setup: Setup, sizes: np.ndarray, round: int) -> Cohort:
+    """Draw who takes part in a round, counted from 0, of clients with these numbers of samples [population]."""
+    present = np.flatnonzero(arrivals(config, setup.population) <= round)
+    ids = present[draw_cohort(config.sampling, sizes[present], seed=config.seed, round=round, rounds=config.rounds)]
+    return Cohort(ids, to_device(sizes[ids].astype(np.float64), setup.w.device, setup.w.dtype))

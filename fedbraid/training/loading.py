@@ -100,7 +100,7 @@ def _network(config: Config, directory: RunDirectory, objects: UserObjects, data
     """The network before its first round, which is not asked whether there is a GPU."""
     here = replace(config, engine=replace(config.engine, device="cpu"))
     network = network_of(here, chain, dataset, objects.model)
-    begun = directory.with_initial(objects).weights
+    begun = directory.initial_weights() if objects.model is not None else None
     return network if begun is None else network.beginning_with(begun)
 
 

@@ -14,14 +14,14 @@ from fedbraid.training.simulation import Simulation
 from fedbraid.training.user_objects import UserObjects
 
 
-def resolved(simulation: Simulation, objects: UserObjects) -> Config:
-    """The configuration with every default written out, so that it says how the run was made."""
+def resolve_config(simulation: Simulation, objects: UserObjects) -> Config:
+    """Return the configuration with every default written out, so that it says how the run was made."""
     config = simulation.config
     data_options = {} if objects.data else options_of(data.describe(), config.data)
     split_options = {} if objects.partition is not None else options_of(data.PARTITIONS, config.partition)
     model_options = config.model.options if objects.model is not None else options_of(models.describe(), config.model)
     return replace(
-        with_numbers(simulation),
+        with_hyper_parameters(simulation),
         data=replace(config.data, options=data_options),
         partition=replace(config.partition, options=split_options, clients=simulation.setup.population),
         model=replace(config.model, options=model_options),
@@ -29,8 +29,8 @@ def resolved(simulation: Simulation, objects: UserObjects) -> Config:
     )
 
 
-def with_numbers(federation: Federation) -> Config:
-    """The configuration with every number of the strands and the optimiser."""
+def with_hyper_parameters(federation: Federation) -> Config:
+    """Return the configuration with every hyper-parameter of the strands and the optimiser."""
     config = federation.config
     return replace(
         config,
@@ -40,6 +40,6 @@ def with_numbers(federation: Federation) -> Config:
 
 
 def options_of(entries: Iterable[Entry[Any]], named: Named) -> dict[str, Any]:
-    """The options of what is named, defaults included; None cannot be written and is the default anyway."""
+    """Return the options of a named thing, defaults included. None cannot be written, and is the default anyway."""
     entry = next(e for e in entries if e.name == named.name)
     return {key: value for key, value in (entry.options | named.options).items() if value is not None}

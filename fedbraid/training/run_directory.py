@@ -20,7 +20,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ from fedbraid.storage.files import (
 from fedbraid.storage.locks import lock_file
 from fedbraid.training import model_inputs as inputs
 from fedbraid.training.federation import Federation
-from fedbraid.training.user_objects import UserObjects
 
 log = logging.getLogger("fedbraid")
 
@@ -108,12 +106,9 @@ class RunDirectory:
             save_tensors(self.initial, weights)
         write_text(self.path / "config.toml", to_toml(config))
 
-    def with_initial(self, objects: UserObjects) -> UserObjects:
-        """What the run is given now, and whether it was begun: then with the weights that its network had."""
-        objects = replace(objects, begun=self.started)
-        if objects.model is None or not objects.begun or not self.initial.exists():
-            return objects
-        return replace(objects, weights=read_tensors(self.initial))
+    def initial_weights(self) -> dict[str, Tensor] | None:
+        """Return the weights that a user's network began with, by parameter name; None where none were recorded."""
+        return read_tensors(self.initial) if self.initial.exists() else None
 
     def lengthen(self, config: Config) -> None:
         """The run goes on for more rounds than it was begun with."""
@@ -334,3 +329,7 @@ def _sync(path: Path) -> None:
     with open(path, "ab") as file:
         os.fsync(file.fileno())
     flush(path.parent)
+
+
+def holds_a_run(directory: RunDirectory) -> UserError:
+    return UserError(f"{directory.path} already holds a run; add --resume to continue it, or choose another --out")

@@ -1,4 +1,4 @@
-"""A run on its way, and what is written of it."""
+"""Writes a run while it is trained: its log, its checkpoints, and in the end its model and its numbers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from torch import Tensor
 
 from fedbraid.config.schema import Config
 from fedbraid.core.outputs import answering_logits
-from fedbraid.errors import UserError
 from fedbraid.privacy import budget as privacy
 from fedbraid.report.summaries import summarise
 from fedbraid.training.federation import Federation
 from fedbraid.training.results import Run
-from fedbraid.training.run_directory import RunDirectory
+from fedbraid.training.run_directory import RunDirectory, holds_a_run
 
 log = logging.getLogger("fedbraid")
 
@@ -26,7 +25,7 @@ Some = TypeVar("Some", bound=Federation)
 
 
 class Stop(Enum):
-    """What `on_round` may answer."""
+    """Answers of `on_round`."""
 
     STOP = "stop"
 
@@ -34,27 +33,27 @@ class Stop(Enum):
 STOP = Stop.STOP
 """The answer of `on_round` that ends a run before its last round."""
 OnRound = Callable[[dict[str, Any], Config], object]
-"""Told of each round, by its line of the log and the run's configuration. Its answers are ignored, but for `STOP`."""
+"""Called after each round with its line of the log and the configuration. Its answers are ignored, but for `STOP`."""
 
 
 @dataclass(eq=False)
 class RunWriter(Generic[Some]):
-    """A run on its way, and what is written of it."""
+    """A run while it is trained, and its directory. A run without a directory is only kept in memory."""
 
-    simulation: Some
+    federation: Some
     config: Config  # resolved
     directory: RunDirectory | None
-    weights: Mapping[str, Tensor] | None = None  # to begin with, where no seed makes them again
+    weights: Mapping[str, Tensor] | None = None  # initial ones of a user's network, which no seed makes again
     rounds: list[dict[str, Any]] = field(default_factory=list)
     saved: int = 0  # the round of the last checkpoint
-    opened: bool = False  # so that what goes wrong now is no mistake in what was asked for
-    stopped: bool = False  # by who is told of its rounds
+    opened: bool = False  # whether training began: errors after that are failures, not refusals
+    stopped: bool = False  # by the answer of `on_round`
 
     def locked(self) -> AbstractContextManager[None]:
         return self.directory.locked() if self.directory else nullcontext()
 
     def check(self, resume: bool) -> None:
-        """A directory that holds a run is written to only to continue that run."""
+        """Refuse a directory that holds a run, unless that run is resumed with the same settings."""
         if not self.directory:
             return
         if not self.directory.started:
@@ -63,65 +62,61 @@ class RunWriter(Generic[Some]):
         if not resume:
             raise holds_a_run(self.directory)
         self.directory.check_same(self.config)
-        self.directory.check_length(self.config.rounds, self.simulation.chain)
+        self.directory.check_length(self.config.rounds, self.federation.chain)
 
     def open(self) -> None:
-        """Begin, or go on from the last checkpoint."""
+        """Begin the run in its directory, or load its last checkpoint."""
         if not self.directory:
             return
         if self.directory.started:
-            self.directory.load(self.simulation)
-            self.saved = self.simulation.server.round
+            self.directory.load(self.federation)
+            self.saved = self.federation.server.round
             if (before := self.directory.config().rounds) < self.config.rounds:
                 log.warning("%s goes on from %d to %d rounds", self.directory.path, before, self.config.rounds)
                 self.directory.lengthen(self.config)
-            if not self.simulation.finished:
+            if not self.federation.finished:
                 self.directory.reopen()
         else:
             self.directory.begin(self.config, self.weights)
         self.rounds = self.directory.rounds()
-        if self.simulation.finished and not self.directory.complete:
-            self.directory.finish(self.simulation, self.summary())
+        if self.federation.finished and not self.directory.complete:
+            self.directory.finish(self.federation, self.summary())
 
     def note(self, line: dict[str, Any], on_round: OnRound | None) -> None:
-        """A round is over."""
+        """Record a finished round: its line, the checkpoint where one is due, and the callback."""
         self.rounds.append(line)
-        is_latest = line["round"] == self.simulation.server.round
+        is_latest = line["round"] == self.federation.server.round
         if self.directory:
             self.directory.append(line)
         if is_latest and self.is_due:
             self.save()
         if on_round and on_round(line, self.config) is STOP:
             self.stopped = True
-        if is_latest and self.simulation.finished:
+        if is_latest and self.federation.finished:
             self.end()
 
     def end(self) -> None:
-        """No round comes after this one, or none that is waited for."""
+        """Save the last state and write the summary: no further round follows."""
         self.save()
         if self.directory:
-            self.directory.finish(self.simulation, self.summary())
+            self.directory.finish(self.federation, self.summary())
 
     @property
     def is_due(self) -> bool:
-        """Whether the state after the latest round is to be saved."""
-        return self.simulation.finished or self.simulation.server.round % self.config.save.every == 0
+        """Return whether the state after the latest round is to be saved."""
+        return self.federation.finished or self.federation.server.round % self.config.save.every == 0
 
     def save(self) -> None:
-        """A checkpoint, if there is something new to save."""
-        if self.directory and self.simulation.server.round > self.saved:
-            self.directory.save(self.simulation)
-            self.saved = self.simulation.server.round
+        """Write a checkpoint, if there is something new to save."""
+        if self.directory and self.federation.server.round > self.saved:
+            self.directory.save(self.federation)
+            self.saved = self.federation.server.round
 
     def summary(self) -> dict[str, Any]:
         summary = summarise(self.rounds, self.config.evaluate.target or None)
-        return summary | privacy.report(self.simulation.chain, self.simulation.released, self.simulation.drawn)
+        return summary | privacy.report(self.federation.chain, self.federation.released, self.federation.drawn)
 
     def result(self) -> Run:
         place = self.directory.path if self.directory else None
-        counts, model = self.simulation.label_table, answering_logits(self.simulation.module())
-        return Run(self.config, self.rounds, self.summary(), counts, model, place, self.simulation.chain.averaging)
-
-
-def holds_a_run(directory: RunDirectory) -> UserError:
-    return UserError(f"{directory.path} already holds a run; add --resume to continue it, or choose another --out")
+        counts, model = self.federation.label_table, answering_logits(self.federation.module())
+        return Run(self.config, self.rounds, self.summary(), counts, model, place, self.federation.chain.averaging)

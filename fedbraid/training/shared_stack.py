@@ -5,7 +5,7 @@ Rounds are as they would be alone: every run samples, sends, averages, steps and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -14,6 +14,7 @@ from fedbraid.core.tree import nbytes
 from fedbraid.engines.joint import Joint
 from fedbraid.engines.memory import free_memory
 from fedbraid.training.federation import first_step
+from fedbraid.training.run_writer import OnRound, RunWriter
 from fedbraid.training.simulation import Simulation
 
 Lines = Callable[[], dict[int, dict[str, Any]]]
@@ -24,7 +25,7 @@ SHARE = 0.5
 
 
 class SharedStack:
-    """Experiments that can share a stack (`engines.joint.why_apart` says which cannot)."""
+    """Simulations that share a stack (`engines.joint.why_apart` says which cannot)."""
 
     def __init__(self, simulations: Sequence[Simulation]) -> None:
         self.simulations = simulations
@@ -83,13 +84,43 @@ class SharedStack:
         return lines
 
 
-def fit(simulations: Sequence[Simulation]) -> bool:
-    """Whether there is memory for all of them at once."""
+def train_rounds(
+    group: Mapping[int, RunWriter[Simulation]], on_round: OnRound | None, should_stop: Callable[[], bool]
+) -> Iterator[int]:
+    """Advance runs that share a stack round by round; yield the index of each as soon as it is over.
+
+    On a GPU a round is launched before the lines of the one before are read, so that the device does not wait for the
+    log. It waits where a checkpoint is due, since that saves the state after the latest round, and where a run stops.
+    """
+    indices, writers = list(group), list(group.values())
+    stack = SharedStack([writer.federation for writer in writers])
+    yield from (index for index, writer in group.items() if writer.federation.finished)
+    unread, stopping = list[Lines](), False
+    while (going := stack.going) and not stopping:
+        unread.append(stack.launch())
+        stopping = should_stop()
+        waits = stopping or not stack.runs_ahead or any(writers[k].is_due for k in going)
+        while len(unread) > (not waits):
+            for k, line in unread.pop(0)().items():
+                writers[k].note(line, on_round)
+                if writers[k].stopped:
+                    stack.stopped.add(k)
+                    waits = True  # for the round that a GPU may have begun meanwhile, which is its last one
+        for k in going:
+            if k in stack.stopped and not writers[k].federation.finished:
+                writers[k].end()
+        yield from (indices[k] for k in going if k not in stack.going)
+    for k in stack.going:
+        writers[k].save()
+
+
+def fit_in_memory(simulations: Sequence[Simulation]) -> bool:
+    """Return whether there is memory for all of these simulations at once."""
     return sum(map(_holds, simulations)) <= SHARE * free_memory(simulations[0].server.w.device)
 
 
 def _holds(simulation: Simulation) -> int:
-    """Bytes that a run comes to hold: a round's models with their clients' states, and all states in the end."""
+    """Return the bytes that a run comes to hold: a round's models with states, and all states in the end."""
     setup, store = simulation.setup, simulation.store
     cohort = setup.cohort or setup.population
     states = nbytes(store.blank)

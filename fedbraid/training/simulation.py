@@ -21,22 +21,25 @@ from fedbraid.core.model import Model
 from fedbraid.core.round import begin
 from fedbraid.core.sampling import coming
 from fedbraid.core.strand import Setup
+from fedbraid.core.task import Task
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.data.groups import class_groups
 from fedbraid.data.noise import noisy
 from fedbraid.data.validation import Divided, divided
+from fedbraid.engines.base import Engine
 from fedbraid.engines.device import ready
 from fedbraid.engines.local_engine import EngineKind, Local, choose
 from fedbraid.engines.ray.cluster import spread
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.storage.client_store import ClientStore
-from fedbraid.training import calibration
+from fedbraid.training.calibration import FirstRound, choose_engine
 from fedbraid.training.evaluation import by_group, launch_evaluation, per_client, validation
-from fedbraid.training.federation import Federation, Line
+from fedbraid.training.federation import Federation, Line, made_cohort
 from fedbraid.training.model_inputs import Inputs
 from fedbraid.training.network import check_network, network_of
+from fedbraid.training.run_checks import validate_memory, validate_on_data, validate_settings
+from fedbraid.training.run_spec import RunSpec
 from fedbraid.training.user_objects import UserObjects
-from fedbraid.training.validation import check_effect, check_fit, check_memory, check_needs
 from fedbraid.training.watches import Scored, find_watches, of_scored
 
 log = logging.getLogger("fedbraid")
@@ -121,40 +124,67 @@ def fingerprint(dataset: Dataset, partition: Partition, w: Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-def build(
-    config: Config, objects: UserObjects, directory: Path | None = None, beside: Simulation | None = None
-) -> Simulation:
-    """The federation before its first round. What it has in common with one `beside` it is held once."""
+def build_simulation(spec: RunSpec, beside: Simulation | None = None) -> Simulation:
+    """Build the federation before its first round.
+
+    Data and samples that it has in common with a simulation `beside` are shared, and so are that one's Ray workers.
+    """
+    config, chain, objects = spec.config, spec.chain, spec.objects
     device, dtype = ready(config)
     dataset = _dataset_of(config, objects, beside)
     partition = objects.partition if objects.partition is not None else partition_of(config, dataset)
     check_partition(dataset, partition)
     split = divided_by(config, dataset, partition)
-    chain = objects.chain_of(config)
     model = network_of(config, chain, dataset, objects.model)
-    model = model if objects.weights is None else model.beginning_with(objects.weights)
-    check_needs(config, chain)
-    check_fit(config, chain, dataset, len(partition))
-    if not objects.begun:
-        check_effect(chain, dataset)
-    there = beside if beside is not None and _same_place(beside, config, dataset) else None
-    if there is not None and there.partition.noise is None and partition.noise is None:
-        samples = there.clients.samples
+    model = model if spec.initial_weights is None else model.beginning_with(spec.initial_weights)
+    validate_settings(spec)
+    validate_on_data(spec, dataset, len(partition))
+    shared = beside if beside is not None and _same_place(beside, config, dataset) else None
+    if shared is not None and shared.partition.noise is None and partition.noise is None:
+        samples = shared.clients.samples
     else:
         samples = Samples.of(dataset, noisy(dataset, partition), dtype, device, config.augment)
     clients = Clients.of(dataset, split.training, dtype, device, config.augment, samples)
     held_out = samples.at(torch.as_tensor(split.validation).to(device)) if len(split.validation) else None
     setup = setup_of(config, model, dataset, clients, len(partition))
-    kind = choose(config.engine.here, model, clients.samples)
-    _check_room(config, chain, setup, kind)
-    store = ClientStore({s.name: s.init_client(setup) for s in chain}, directory, on_disk=config.save.clients_on_disk)
     optimizer = optimizer_of(config)
-    job = LocalJob(chain, model, optimizer, dataset.task)
-    engine = partial(
-        Local,
-        job,
+    server = begin(chain, setup)
+    cohort = made_cohort(config, setup, clients.sizes, 0)
+    first = FirstRound(config, chain, model, optimizer, setup, server, clients, cohort)
+    states = spec.directory.states if spec.directory else None
+    engine, store = _engine_and_store(first, dataset.task, states, beside)
+    return Simulation(
+        config,
+        chain,
+        model,
+        optimizer,
         setup,
+        engine,
+        store,
+        server,
+        dataset,
+        split.training,
         clients,
+        shared.test if shared else Samples.of(dataset, dataset.test, dtype, device),
+        held_out,
+        watches=find_watches(config.analyses),
+    )
+
+
+def _engine_and_store(
+    first: FirstRound, task: Task, directory: Path | None, beside: Simulation | None
+) -> tuple[Engine, ClientStore]:
+    """Build the engine that trains the clients, here or on a Ray cluster, and where their states are kept."""
+    config, setup = first.config, first.setup
+    kind = choose(config.engine.here, first.model, first.clients.samples)
+    _check_room(config, first.chain, setup, kind)
+    states = {s.name: s.init_client(setup) for s in first.chain}
+    store = ClientStore(states, directory, on_disk=config.save.clients_on_disk)
+    make = partial(
+        Local,
+        LocalJob(first.chain, first.model, first.optimizer, task),
+        setup,
+        first.clients,
         config.local,
         store,
         chunk=config.engine.chunk,
@@ -163,26 +193,10 @@ def build(
         precision=config.engine.precision,
         compile_seconds=config.engine.compile_seconds,
     )
-    made = Simulation(
-        config,
-        chain,
-        model,
-        optimizer,
-        setup,
-        engine(kind),
-        store,
-        begin(chain, setup),
-        dataset,
-        split.training,
-        clients,
-        there.test if there else Samples.of(dataset, dataset.test, dtype, device),
-        held_out,
-        watches=find_watches(config.analyses),
-    )
-    local = made.engine = calibration.settled(made, engine)
+    local = choose_engine(first, make, kind)
     if config.engine.kind == "ray":
-        made.engine, made.store = spread(local, store, config.engine, beside.engine if beside is not None else None)
-    return made
+        return spread(local, store, config.engine, beside.engine if beside is not None else None)
+    return local, store
 
 
 def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, population: int) -> Setup:
@@ -220,10 +234,10 @@ def _dataset_of(config: Config, objects: UserObjects, beside: Simulation | None)
 
 
 def _check_room(config: Config, chain: Chain, setup: Setup, kind: EngineKind) -> None:
-    """That the models of a cohort fit into memory, where all of them are held at once."""
+    """Refuse a cohort whose models do not fit in memory, where all of them are held at once."""
     in_parts = config.engine.chunk or kind != "loop" or config.engine.kind == "ray"
     if "each model" in chain.needs or not in_parts:
-        check_memory(config, setup, "" if in_parts else ", or engine.chunk to a few")
+        validate_memory(config, setup, "" if in_parts else ", or engine.chunk to a few")
 
 
 def _same_place(beside: Simulation, config: Config, dataset: Dataset) -> bool:

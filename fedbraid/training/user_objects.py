@@ -1,13 +1,12 @@
-"""What a user brings instead of naming it in the configuration."""
+"""Objects that a user supplies instead of naming them in the configuration."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedbraid import data, models
 from fedbraid.config.schema import Config
@@ -18,12 +17,15 @@ from fedbraid.errors import UserError
 from fedbraid.strands import parser as methods
 
 HELD_ELSEWHERE = "roster"
-"""What is recorded as the partition where clients are elsewhere, and who holds what is theirs to know."""
+"""Recorded as the partition of a real federation, where only the clients know what they hold."""
 
 
 @dataclass(frozen=True)
 class UserObjects:
-    """What a user brings instead of naming it in the configuration."""
+    """Objects that a user supplies instead of naming them in the configuration.
+
+    `strands` are classes beyond FedBraid's that a method may name; `chain` is a method put together in Python.
+    """
 
     data: Dataset | None = None
     partition: Partition | None = None
@@ -31,29 +33,27 @@ class UserObjects:
     chain: Chain | None = None
     strands: tuple[type[Strand], ...] = ()
     data_dir: Path | None = None
-    begun: bool = False  # a recorded run, whose settings were allowed when it was begun
-    weights: Mapping[str, Tensor] | None = None  # with which a recorded run began, where the network was brought along
 
     @property
     def supplied(self) -> list[str]:
-        """The tables of the configuration that an object stands for."""
+        """Return the tables of the configuration that an object stands for."""
         return [table for table in ("data", "partition", "model") if getattr(self, table) is not None]
 
     @property
     def settled(self) -> list[str]:
-        """Those of them whose settings change nothing: all but what makes a network, which takes them as arguments."""
+        """Return those whose settings have no effect: all but a class of networks, which takes them as arguments."""
         makes = self.model is not None and not isinstance(self.model, nn.Module)
         return [table for table in self.supplied if not (table == "model" and makes)]
 
     def chain_of(self, config: Config) -> Chain:
-        """The chain that was brought, or the one that is named; with the hyper-parameters of the configuration."""
+        """Return the supplied chain, or parse the configured method; with the hyper-parameters of the configuration."""
         if self.chain is not None:
             return methods.with_settings(self.chain, config.strands)
         return methods.parse(config.method, config.strands, self.strands)
 
 
 def check_supplied(config: Config, objects: UserObjects, place: Path, how: str) -> None:
-    """A recorded run that was given objects in Python needs them again; `how` says how, of `{table}`."""
+    """Refuse to go on with a recorded run without the objects it was begun with; `how` says how to supply `{table}`."""
     if config.partition.name == HELD_ELSEWHERE:
         raise UserError(
             f"{place} is of a federation whose clients keep their data; only `fedbraid serve` goes on with it"

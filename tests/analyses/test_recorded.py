@@ -169,6 +169,7 @@ def test_a_table_without_pandas_is_one_sentence_and_everything_else_works(tmp_pa
 def test_a_run_with_data_of_ones_own_says_that_it_needs_them_again(tmp_path):
     run(tmp_path, "fedavg", rounds=1)
     with pytest.raises(
-        fb.UserError, match=r"was given its data in Python: .*fedbraid.analyses.analyze\(…, given=Given\(data=…\)\)"
+        fb.UserError,
+        match=r"was given its data in Python: .*fedbraid.analyses.analyze\(…, objects=UserObjects\(data=…\)\)",
     ):
         analyze(tmp_path, ["features"])

@@ -114,7 +114,7 @@ def test_what_is_to_be_resumed_has_to_be_said(fedbraid, words, monkeypatch):
     def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedbraid.api.execute", pressed)
+    monkeypatch.setattr("fedbraid.api.train_runs", pressed)
     code, _, err = fedbraid(*words, *SMALL)
     assert code == 130 and re.search(r"interrupted; --out runs/\S+ --resume goes on with it", err)
 

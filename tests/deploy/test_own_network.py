@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from helpers import build
 from torch import nn
 from world import NAMES, configured, nodes, samples
 
@@ -13,7 +14,6 @@ from fedbraid.deploy.membership import Membership
 from fedbraid.deploy.remote_federation import WaitPolicy
 from fedbraid.deploy.transport import InProcess
 from fedbraid.training.run_directory import RunDirectory
-from fedbraid.training.simulation import build
 from fedbraid.training.user_code import load_network
 from fedbraid.training.user_objects import UserObjects
 

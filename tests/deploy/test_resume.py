@@ -205,6 +205,6 @@ def test_a_strand_without_effect_on_the_data_is_gone_on_with_where_it_was_record
     with pytest.raises(UserError, match="no two are left to tell apart"):
         check()
     with monkeypatch.context() as earlier, pytest.raises(Crash):  # a version that did not refuse it
-        earlier.setattr(assembly, "check_effect", lambda chain, dataset: None)
+        earlier.setattr(assembly, "validate_effect", lambda chain, dataset: None)
         conduct(config, ClientGone({}), NAMES, out=place)
     check()

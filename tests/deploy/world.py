@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from helpers import build
 from torch import Tensor
 
 from fedbraid.config.schema import Config, from_dict
@@ -27,7 +28,7 @@ from fedbraid.deploy.secure_policy import SecurePolicy
 from fedbraid.deploy.transport import InProcess
 from fedbraid.engines.replies import Stacked
 from fedbraid.storage.files import write_bytes
-from fedbraid.training.simulation import Simulation, build
+from fedbraid.training.simulation import Simulation
 from fedbraid.training.user_objects import UserObjects
 
 SIZES = (5, 3, 9, 1, 6)

@@ -25,7 +25,7 @@ from fedbraid.studies.run_digest import config_of
 from fedbraid.studies.study_plan import planned, shard, table
 from fedbraid.studies.study_runner import conduct, state, unfinished
 from fedbraid.studies.table_results import gathered
-from fedbraid.training import scheduler as execute
+from fedbraid.training import scheduler
 from fedbraid.training.run_directory import RunDirectory
 
 ROUNDS = 4
@@ -49,7 +49,7 @@ def whole(recipe, tmp_path_factory):
 
 def built():
     """Counts the federations that are built."""
-    return patch.object(execute, "build", wraps=execute.build)
+    return patch.object(scheduler, "build_simulation", wraps=scheduler.build_simulation)
 
 
 def test_every_run_is_recorded_and_nothing_else_is_left(whole):

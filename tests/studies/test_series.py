@@ -6,8 +6,8 @@ from fedbraid.analyses.client_drift import QUANTITIES
 from fedbraid.core.metrics import METRICS
 from fedbraid.studies.log_keys import KEYS, TABLES
 from fedbraid.studies.run_records import record_of
-from fedbraid.training.scheduler import RunSpec, finished
-from fedbraid.training.user_objects import UserObjects
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.scheduler import iterate_runs
 
 ASKED = """rounds = 1
 analyses = ["drift", "fairness"]
@@ -17,7 +17,7 @@ evaluate = { per_client = true, groups = true, validation = 0.2, metrics = ["ece
 
 def test_every_key_of_a_log_is_known(tmp_path):
     run = runs_of(written(tmp_path, RECIPE.replace("rounds = 4", ASKED)), seeds=1)[0]
-    [(_, done)] = finished([RunSpec(run.config, UserObjects(), None)])
+    [(_, done)] = iterate_runs([RunSpec.of(run.config)])
     lines = record_of(run.digest, {"seed": 0}, done.rounds, None, {}, {}).series
     not_read = {"round", "finite"}
     assert {*lines} - not_read == {*KEYS} - {name for name in METRICS if name != "ece"}

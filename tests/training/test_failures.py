@@ -139,7 +139,7 @@ def test_each_run_of_a_comparison_is_stopped_by_itself():
 
 
 def test_a_round_that_was_begun_before_the_answer_came_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedbraid.training.shared_stack.Together.runs_ahead", True)  # as on a GPU
+    monkeypatch.setattr("fedbraid.training.shared_stack.SharedStack.runs_ahead", True)  # as on a GPU
     stopped = fb.run(out=tmp_path, on_round=stopping(1), **TINY)
     assert [line["round"] for line in stopped.rounds] == [1, 2]
     assert len(fb.run(out=tmp_path, resume=True, **TINY).rounds) == 3

@@ -21,8 +21,7 @@ from safetensors.torch import load_file, save_file
 
 import fedbraid as fb
 from fedbraid.analyses import analyze
-from fedbraid.training import scheduler as execute
-from fedbraid.training import simulation as simulation
+from fedbraid.training import run_checks
 from fedbraid.training.run_directory import RunDirectory
 from fedbraid.training.user_code import load_strand
 
@@ -665,8 +664,7 @@ def test_a_strand_without_effect_on_the_data_is_gone_on_with_where_it_was_record
     with pytest.raises(fb.UserError, match="no two are left to tell apart"):
         stopped()
     with monkeypatch.context() as earlier:  # a version that did not refuse it
-        for module in (execute, simulation):
-            earlier.setattr(module, "check_effect", lambda chain, dataset: None)
+        earlier.setattr(run_checks, "validate_effect", lambda chain, dataset: None)
         stopped()
     assert len(fb.load(tmp_path).rounds) == 1 and analyze(tmp_path, ["drift"])
     assert len(fb.run("fedntd", **settings, out=tmp_path, resume=True).rounds) == 2

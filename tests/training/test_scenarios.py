@@ -281,14 +281,14 @@ def test_a_network_that_answers_nonsense_is_told_apart_from_one_that_draws():
 
 
 def test_a_round_too_large_for_memory_is_refused_with_what_fits(monkeypatch):
-    monkeypatch.setattr("fedbraid.training.validation.free_memory", lambda device: 1000)
+    monkeypatch.setattr("fedbraid.training.run_checks.free_memory", lambda device: 1000)
     with pytest.raises(UserError, match=r"6 clients take .* set sampling.clients to \d or fewer$"):
         federation("skip")
     with pytest.raises(UserError, match=r"set sampling.clients to \d or fewer, or engine.chunk to a few$"):
         federation("fedavg", engine={"kind": "loop"})
     federation("fedavg")
     federation("fedavg", engine={"kind": "loop", "chunk": 2})
-    monkeypatch.setattr("fedbraid.training.validation.free_memory", lambda device: 10**9)
+    monkeypatch.setattr("fedbraid.training.run_checks.free_memory", lambda device: 10**9)
     federation("skip")
 
 

@@ -7,7 +7,7 @@ from time import perf_counter
 import pytest
 import torch
 from covering import chains, covering
-from helpers import apart, held, toy
+from helpers import apart, build, held, toy
 from joined import DATA, assert_same, one_by_one, ragged, side_by_side, stacks, together
 from recorded import compared, left_on_disk
 from torch import nn
@@ -16,8 +16,7 @@ from fedbraid.config.schema import from_dict
 from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
 from fedbraid.engines.joint import Joint, why_apart
 from fedbraid.strands import Prox
-from fedbraid.training.shared_stack import SharedStack, fit
-from fedbraid.training.simulation import build
+from fedbraid.training.shared_stack import SharedStack, fit_in_memory
 from fedbraid.training.user_objects import UserObjects
 
 ROUNDING = 1e-12  # float64, three rounds; the contract is 1e-6
@@ -401,7 +400,7 @@ def test_as_many_as_memory_holds(monkeypatch):
     # a round's models with states (scaffold's c, moon's model and flag), and the states of all six clients
     each = 8 * (6 * (layout + 2 * layout + 1) + 6 * (2 * layout + 1) + layout)
     monkeypatch.setattr("fedbraid.training.shared_stack.free_memory", lambda device: 2 * 2 * each)
-    assert fit(runs[:2]) and not fit(runs)
+    assert fit_in_memory(runs[:2]) and not fit_in_memory(runs)
 
 
 # --- a host that runs ahead of its GPU

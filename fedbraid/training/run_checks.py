@@ -1,7 +1,15 @@
-"""What a method needs of the data, the rounds and the machine, looked at before the first round."""
+"""Everything that can be known to be wrong with runs before they are trained.
+
+`validate` needs no data, `validate_on_data` needs the data set and the number of clients, `validate_memory` the size of
+the model. Each raises a UserError that says what would be right.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fedbraid import data, models
+from fedbraid.config.inert import refuse_inert
 from fedbraid.config.schema import Config, optimizer_of
 from fedbraid.core.chain import Chain, overrides
 from fedbraid.core.constraints import DRAWN_ALIKE, THREE_CLASSES
@@ -12,10 +20,51 @@ from fedbraid.engines.memory import free_memory
 from fedbraid.errors import UserError
 from fedbraid.training.cohorts import check_cohorts
 from fedbraid.training.federation import arrivals
+from fedbraid.training.run_directory import holds_a_run
+from fedbraid.training.run_spec import RunSpec
+from fedbraid.training.user_objects import check_supplied
 
 
-def check_needs(config: Config, chain: Chain) -> None:
-    """What a chain needs of the rounds it is put into."""
+def validate(specs: Sequence[RunSpec], *, resume: bool) -> None:
+    """Refuse mistakes of any of these runs that show without data, before the first of them is trained."""
+    begun = [spec for spec in specs if spec.started]
+    new = [spec for spec in specs if not spec.started]
+    if begun and not resume:
+        assert begun[0].directory is not None
+        raise holds_a_run(begun[0].directory)
+    refuse_inert([(s.config, s.chain) for s in new], [(s.config, s.chain) for s in begun])
+    for spec in specs:
+        validate_settings(spec)
+    for spec in begun:  # all of them, before any is made longer
+        assert spec.directory is not None
+        how = "go on in Python: fedbraid.run(…, {table}=…, out=…, resume=True)"
+        check_supplied(spec.directory.config(), spec.objects, spec.directory.path, how)
+        spec.directory.check_length(spec.config.rounds, spec.chain)
+
+
+def validate_settings(spec: RunSpec) -> None:
+    """Refuse names that do not exist, options that they do not take, and rounds that the method cannot work with."""
+    config, objects = spec.config, spec.objects
+    optimizer_of(config)
+    if not spec.started:  # what was recorded may name objects that only Python had
+        if objects.data is None:
+            data.find_dataset(config.data.name, config.data.options)
+        if objects.partition is None:
+            data.find_partition(config.partition.name, config.partition.options)
+        if objects.model is None:
+            models.find_network(config.model.name, config.model.options)
+    validate_rounds(config, spec.chain)
+
+
+def validate_on_data(spec: RunSpec, dataset: Dataset, population: int) -> None:
+    """Refuse a method, metrics or cohorts that do not suit the data set or the number of clients."""
+    validate_fit(spec.config, spec.chain, dataset, population)
+    if not spec.started:  # what was recorded with a strand that has no effect goes on
+        validate_effect(spec.chain, dataset)
+
+
+def validate_rounds(config: Config, chain: Chain) -> None:
+    """Refuse sampling, optimisers and evaluation that a strand of the chain cannot work with."""
     if "fixed cohort" in chain.needs and config.sampling.scheme == "bernoulli":
         raise UserError(
             f"{_who(chain, 'fixed cohort')} needs the same number of clients in every round, "
@@ -40,8 +89,8 @@ def check_needs(config: Config, chain: Chain) -> None:
             raise UserError(f"{others[0]} hands out what is no mean of a round's models; set evaluate.model=server")
 
 
-def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -> None:
-    """What a chain and metrics need of the data, and the rounds of the number of clients."""
+def validate_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -> None:
+    """Refuse labels, metrics or cohorts that the data set or the number of clients cannot give."""
     if "labels" in chain.needs and dataset.task != "classification":
         raise UserError(f"{_who(chain, 'labels')} needs class labels, but {dataset.name} is a regression; leave it out")
     for key in ("target", "per_client", "groups") if dataset.task != "classification" else ():
@@ -63,8 +112,8 @@ def check_fit(config: Config, chain: Chain, dataset: Dataset, population: int) -
         )
 
 
-def check_effect(chain: Chain, dataset: Dataset) -> None:
-    """That no strand of a new run is without effect on such data; one that was recorded with it is gone on with."""
+def validate_effect(chain: Chain, dataset: Dataset) -> None:
+    """Refuse a strand that would change nothing on such data."""
     if THREE_CLASSES in chain.needs and dataset.classes < 3:
         raise UserError(
             f"{_who(chain, THREE_CLASSES)} distils the classes that are not a sample's own, and of the "
@@ -72,8 +121,8 @@ def check_effect(chain: Chain, dataset: Dataset) -> None:
         )
 
 
-def check_memory(config: Config, setup: Setup, other_way: str = "") -> None:
-    """That every client's model can be in memory at once, where the round ends with that."""
+def validate_memory(config: Config, setup: Setup, other_way: str = "") -> None:
+    """Refuse a cohort whose models do not fit in memory, for a round that holds all of them at once."""
     w, clients = setup.w, setup.cohort or max(1, int(config.sampling.rate * setup.population))
     needed, free = clients * w.numel() * w.element_size(), free_memory(w.device)
     if needed > free:
