@@ -111,6 +111,30 @@ class Recurrent(Network):
         return self.lstm(x[..., None])[0][:, -1]
 
 
+class Choosing(Network):
+    """Keeps the samples that a value says, so that the shape of what follows depends on it."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.first = nn.Linear(4, 5)
+
+    def features(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return torch.relu(h[torch.nonzero(h[:, 0] == h[:, 0]).flatten()])
+
+
+class Centred(Network):
+    """Subtracts a mean over the batch, whatever of it is padding."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.first = nn.Linear(4, 5)
+
+    def features(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return torch.relu(h + h.sum(0))
+
+
 class Tracking(Network):
     """InstanceNorm that tracks statistics: they are means over the batch."""
 
@@ -134,5 +158,5 @@ class Masked(Network):
         return self.layers(self.drop(x))
 
 
-NETWORKS = {n.__name__: n for n in (Shortcut, Grouped, Attentive, Embedded, Picking, Tied, Masked)}
+NETWORKS = {n.__name__: n for n in (Shortcut, Grouped, Attentive, Embedded, Picking, Tied, Masked, Recurrent)}
 """Networks that the stack can run."""

@@ -125,7 +125,7 @@ class LocalJob:
 
         def objective(at: Tensor) -> tuple[Tensor, tuple[Outputs, Tensor]]:
             buffers = evaluations[-1][1][1] if evaluations else state["buffers"]  # every pass moves the statistics
-            out, after = self.model.learn(at, buffers, batch.x, batch.draws.get(DRAW))
+            out, after = self.model.learn(at, buffers, batch.x, batch.draws.get(DRAW), batch.mask)
             logits = out.logits
             for s in chain.using("logits"):
                 logits = s.logits(logits, batch, client[s.name])

@@ -1,7 +1,7 @@
-"""Dropout whose masks are computed from a key that is drawn for each client and local step.
+"""Dropout layers whose masks are computed from a key that is drawn for each client and local step.
 
-torch's own layers draw from a generator that all share, so that a result would depend on who trained before. Here
-every number's place in its batch is stirred with the key: the same masks in any engine and on any device.
+torch's own layers draw from a global generator, so that a result would depend on who trained before. Here the index of
+every number in its batch is hashed with the key: the same masks in any engine and on any device.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 DRAW = "network: key"
-"""What the plan calls a step's key; no strand can be called so."""
+"""The name of a step's key among the plan's draws; no strand can have this name."""
 
 WORD = 0xFFFFFFFF
 APART = 0x9E3779B1, 0x85EBCA6B
-"""Between the keys of two layers, and of two calls of a layer: odd, with bits everywhere."""
+"""Distances between the keys of two layers, and of two calls of a layer: odd, with bits everywhere."""
 
 
-class Planned(nn.modules.dropout._DropoutNd):
-    """Leaves numbers out with probability `p`, and makes the others larger by as much."""
+class KeyedDropout(nn.modules.dropout._DropoutNd):
+    """Dropout with probability `p` from a key; `p` of 1 and in-place forms as in torch."""
 
     key: Tensor
     unbatched: int = 0  # axes of an input that torch takes for a single sample's
@@ -35,37 +35,37 @@ class Planned(nn.modules.dropout._DropoutNd):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        key = _stirred((self.key + self.number * APART[0] + self.calls * APART[1]) & WORD)
+        key = mix_words((self.key + self.number * APART[0] + self.calls * APART[1]) & WORD)
         self.calls += 1
         own = self.own_axes(x.dim())
-        words = _stirred(_stirred(torch.arange(x.shape[:own].numel(), device=x.device)) ^ key)
+        words = mix_words(mix_words(torch.arange(x.shape[:own].numel(), device=x.device)) ^ key)
         kept = (words >= self.p * 2**32).reshape(*x.shape[:own], *(1,) * (x.dim() - own))
         out = torch.where(kept, x / (1 - self.p), 0.0) if self.p < 1 else torch.zeros_like(x)
         return x.copy_(out) if self.inplace else out
 
     def own_axes(self, axes: int) -> int:
-        """How many of the first axes have a mask of their own: samples and channels, the others go as a whole."""
+        """Return how many leading axes have separate masks: samples and channels; other axes are dropped as a whole."""
         return 1 if axes == self.unbatched else min(axes, 2)
 
 
-class Dropout(Planned, nn.Dropout):
+class Dropout(KeyedDropout, nn.Dropout):
     def own_axes(self, axes: int) -> int:
         return axes
 
 
-class Dropout1d(Planned, nn.Dropout1d):
+class Dropout1d(KeyedDropout, nn.Dropout1d):
     unbatched = 2
 
 
-class Dropout2d(Planned, nn.Dropout2d):
+class Dropout2d(KeyedDropout, nn.Dropout2d):
     pass
 
 
-class Dropout3d(Planned, nn.Dropout3d):
+class Dropout3d(KeyedDropout, nn.Dropout3d):
     unbatched = 4
 
 
-KINDS: dict[type[nn.Module], type[Planned]] = {
+KINDS: dict[type[nn.Module], type[KeyedDropout]] = {
     nn.Dropout: Dropout,
     nn.Dropout1d: Dropout1d,
     nn.Dropout2d: Dropout2d,
@@ -73,38 +73,38 @@ KINDS: dict[type[nn.Module], type[Planned]] = {
 }
 
 
-def planned(module: nn.Module) -> nn.Module:
-    """A copy whose layers of dropout take their masks from a key."""
-    module, made = copy.deepcopy(module), dict[nn.Module, Planned]()
+def with_keyed_dropout(module: nn.Module) -> nn.Module:
+    """Return a copy of `module` whose dropout layers take their masks from a key."""
+    module, made = copy.deepcopy(module), dict[nn.Module, KeyedDropout]()
     for name, layer in list(module.named_modules(remove_duplicate=False)):
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and can_be_planned(layer) and layer.p > 0:
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and has_keyed_form(layer) and layer.p > 0:
             mine = made.setdefault(layer, KINDS[type(layer)](layer.p, layer.inplace, len(made)))
             module.set_submodule(name, mine.train(layer.training))
     return module
 
 
-def can_be_planned(layer: nn.Module) -> bool:
+def has_keyed_form(layer: nn.Module) -> bool:
     return type(layer) in KINDS
 
 
-def keys_of(module: nn.Module) -> tuple[str, ...]:
-    return tuple(f"{name}.key" for name, layer in module.named_modules() if isinstance(layer, Planned))
+def dropout_keys(module: nn.Module) -> tuple[str, ...]:
+    return tuple(f"{name}.key" for name, layer in module.named_modules() if isinstance(layer, KeyedDropout))
 
 
 def begin_pass(module: nn.Module) -> None:
-    """The next call of each layer of dropout is its first one."""
+    """Reset the call counters of dropout layers at the beginning of a forward pass."""
     for layer in module.modules():
-        if isinstance(layer, Planned):
+        if isinstance(layer, KeyedDropout):
             layer.calls = 0
 
 
 def draw(rng: np.random.Generator, steps: int) -> dict[str, np.ndarray]:
-    """A key for each local step."""
+    """Draw a key for each local step: {DRAW: [steps]}."""
     return {DRAW: rng.integers(0, 2**32, steps)}
 
 
-def _stirred(words: Tensor) -> Tensor:
-    """32 bits in, 32 bits out, each depending on all of them. No product has more than 63."""
+def mix_words(words: Tensor) -> Tensor:
+    """Hash 32-bit words (in int64): each output bit depends on all input bits. No product exceeds 63 bits."""
     for _ in range(2):
         words = ((words ^ (words >> 16)) * 0x45D9F3B) & WORD
     return words ^ (words >> 16)

@@ -1,9 +1,10 @@
-"""A network as a pure function of a vector."""
+"""The model: a network as a pure function of a vector."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedbraid.core.dispatch import NoDraws
-from fedbraid.core.dropout import begin_pass, can_be_planned, keys_of, planned
+from fedbraid.core.dispatch import NoDraws, WatchDraws
+from fedbraid.core.dropout import begin_pass, dropout_keys, has_keyed_form, with_keyed_dropout
+from fedbraid.core.forward_rules import ForwardRules
 from fedbraid.core.gradient import gradient
 from fedbraid.core.last_layer import outputs
 from fedbraid.core.outputs import Outputs
@@ -22,7 +24,7 @@ from fedbraid.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What strands and engines know of a network.
+    """A network as strands and engines use it.
 
     Parameters travel as the vector `w`. Float buffers (BatchNorm's running statistics) travel beside it as a second
     vector that corrections and server optimisers never touch; integer buffers stay where they are.
@@ -33,16 +35,18 @@ class Model:
     layout: Layout
     buffers: Layout
     frozen: Tensor | None = None  # [D] True for parameters that travel but are not trained (requires_grad=False)
-    parts: Callable[[Layout, Tensor], dict[str, Tensor]] = Layout.views  # how a vector is taken apart for training
-    tied: tuple[tuple[str, str], ...] = ()  # further places of tensors that lie in several, and these tensors' names
-    keys: tuple[str, ...] = ()  # of layers of dropout: where a step's key goes
+    parts: Callable[[Layout, Tensor], dict[str, Tensor]] = Layout.views  # splits a vector into parameters for training
+    tied: tuple[tuple[str, str], ...] = ()  # further names of tensors that have several, and their first names
+    keys: tuple[str, ...] = ()  # buffers of dropout layers that receive a step's key
+    draws: bool = False  # functions of the network draw random numbers, which come from a step's key
+    stacked: bool = False  # clients are batched by `torch.func.vmap`, and batches are padded
 
     @staticmethod
     def of(module: nn.Module) -> Model:
-        refuse_hidden_randomness(module)
+        refuse_unsupported_layers(module)
         floats = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
         still = [torch.full((p.numel(),), not p.requires_grad) for p in module.parameters()]
-        training = planned(module).train()
+        training = with_keyed_dropout(module).train()
         return Model(
             training=training,
             evaluating=copy.deepcopy(module).eval(),
@@ -50,8 +54,29 @@ class Model:
             buffers=Layout.of(floats),
             frozen=torch.cat(still) if any(s.any() for s in still) else None,
             tied=_tied(module),
-            keys=keys_of(training),
+            keys=dropout_keys(training),
+            draws=bool(getattr(module, NOTED_DRAWS, False)) or any(map(_draws, module.modules())),
         )
+
+    @property
+    def random(self) -> bool:
+        """Whether training draws random numbers, so that every local step needs a key."""
+        return self.draws or bool(self.keys)
+
+    @property
+    def normalises(self) -> bool:
+        """Whether a layer normalises by statistics of the batch in training."""
+        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in self.training.modules())
+
+    def for_stack(self) -> Model:
+        """Return the model for batches that are padded and clients that are batched by `torch.func.vmap`."""
+        training = copy.deepcopy(self.training)
+        for layer in training.modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                # A counter that momentum=None alone reads. Counting writes in place into a tensor that all clients
+                # share, and a traced step with such a write cannot drop repeated operations.
+                layer.num_batches_tracked = None
+        return replace(self, training=training, stacked=True)
 
     def initial(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
         """The vectors (parameters, buffers) that the network was made with."""
@@ -88,11 +113,30 @@ class Model:
         return replace(self, training=training, evaluating=evaluating, frozen=frozen, parts=Layout.views)
 
     def predict(self, w: Tensor, buffers: Tensor, x: Tensor) -> Outputs:
-        """Outputs in evaluation mode."""
-        return self._called(self.evaluating, self.layout.views(w) | self.buffers.views(buffers), x)
+        """Return the outputs for `x` [B, ...] in evaluation mode, with parameters `w` [D] and `buffers` [Db]."""
+        with ForwardRules(stacked=True) if self.stacked else nullcontext():
+            return self._called(self.evaluating, self.layout.views(w) | self.buffers.views(buffers), x)
 
-    def learn(self, w: Tensor, buffers: Tensor, x: Tensor, key: Tensor | None = None) -> tuple[Outputs, Tensor]:
-        """Outputs in training mode, and the buffers afterwards. `key` has the masks of dropout."""
+    def learn(
+        self, w: Tensor, buffers: Tensor, x: Tensor, key: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Outputs, Tensor]:
+        """Return the outputs for `x` [B, ...] in training mode, and the buffers [Db] afterwards.
+
+        Args:
+            w: [D] parameters.
+            buffers: [Db] float buffers before the pass.
+            x: [B, ...] inputs.
+            key: [] the step's key; every random number of the pass follows from it.
+            mask: [B] 1 for real samples, 0 for padding; read only if the model is stacked.
+        """
+        if not self.stacked and not self.draws:
+            return self._learn(w, buffers, x, key)
+        if key is None:  # a trial: any numbers will do, but not those of torch's generator
+            key = torch.zeros((), dtype=torch.int64, device=x.device)
+        with ForwardRules(key if self.draws else None, mask, self.stacked):
+            return self._learn(w, buffers, x, key)
+
+    def _learn(self, w: Tensor, buffers: Tensor, x: Tensor, key: Tensor | None) -> tuple[Outputs, Tensor]:
         tensors = self.parts(self.layout, w)
         if self.keys and key is not None:
             begin_pass(self.training)
@@ -132,13 +176,28 @@ def _own(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from layer.named_buffers(recurse=False, remove_duplicate=False)
 
 
-def refuse_hidden_randomness(module: nn.Module) -> None:
-    """Layers that draw from torch's global generator would make a result depend on who trained before."""
+NOTED_DRAWS = "_fedbraid_draws"
+"""Attribute of a network whose functions draw random numbers, found by a trial; copies and other processes keep it."""
+
+
+def with_noted_draws(module: nn.Module, x: Tensor, dtype: torch.dtype) -> nn.Module:
+    """Return the network, marked if its functions draw from torch's generator in training. It is tried on `x`."""
+    trial = with_keyed_dropout(module).to(x.device, dtype).train()
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), WatchDraws() as watch:
+        trial(x)
+    if not watch.found:
+        return module
+    module = copy.deepcopy(module)
+    setattr(module, NOTED_DRAWS, True)
+    return module
+
+
+def refuse_unsupported_layers(module: nn.Module) -> None:
+    """Raise UserError for layers whose training cannot be that of one client."""
     for name, layer in module.named_modules():
-        if _draws(layer):
+        if isinstance(layer, nn.SyncBatchNorm):
             raise UserError(
-                f"layer {name or type(layer).__name__!r} ({type(layer).__name__}) draws from torch's global generator, "
-                "so seeds would not reproduce; set its rate to 0, or have an nn.Dropout instead"
+                f"layer {name!r} (SyncBatchNorm) would mix the statistics of processes; have nn.BatchNorm2d instead"
             )
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
             raise UserError(
@@ -148,24 +207,42 @@ def refuse_hidden_randomness(module: nn.Module) -> None:
 
 
 def _draws(layer: nn.Module) -> bool:
+    """Return whether a layer draws in training by a function for which there is a rule."""
     if isinstance(layer, nn.modules.dropout._DropoutNd):
-        return layer.p > 0 and not can_be_planned(layer)
+        return layer.p > 0 and not has_keyed_form(layer)
     if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
         return layer.dropout > 0
     return isinstance(layer, nn.RReLU)
 
 
 def refuse_random_outputs(model: Model, x: Tensor) -> None:
-    """A network that draws from torch's global generator somewhere, or whose outputs differ from call to call."""
-    for module, when in ((model.training, "training"), (model.evaluating, "evaluation")):
-        random = UserError(
-            f"in {when} the network draws from a generator that all share (functional dropout?), so seeds "
-            "would not reproduce; have an nn.Dropout, or leave it out"
-        )
-        with torch.no_grad(), NoDraws(random):
-            once, again = (outputs(m, partial(m, x)).logits for m in (copy.deepcopy(module), copy.deepcopy(module)))
-            if not torch.allclose(once, again, rtol=0, atol=0, equal_nan=True):
-                raise random
+    """Raise UserError if the network draws numbers that do not follow from a step's key."""
+    key = torch.zeros((), dtype=torch.int64, device=x.device)
+    for when in ("training", "evaluation"):
+        reason = f"in {when} the network draws random numbers that the run's seed does not determine"
+        with torch.no_grad(), NoDraws(partial(_refused_draw, reason)):
+            once, again = (_logits_of(model, when, x, key) for _ in range(2))
+        if not torch.equal(once.nan_to_num(), again.nan_to_num()):
+            raise UserError(f"{reason} (NumPy? Python's random?); {REMEDY}")
+
+
+def _refused_draw(reason: str, line: str) -> UserError:
+    return UserError(f"{reason}{line}; {REMEDY}")
+
+
+REMEDY = "have an nn.Dropout, a function such as F.dropout(x, p, self.training) or torch.rand, or leave it out"
+
+
+def _logits_of(model: Model, when: str, x: Tensor, key: Tensor) -> Tensor:
+    """Return the logits of one pass on copies, which leaves counters of the network alone."""
+    trial = replace(model, training=copy.deepcopy(model.training), evaluating=copy.deepcopy(model.evaluating))
+    w, buffers = _vectors(trial, x)
+    return trial.learn(w, buffers, x, key)[0].logits if when == "training" else trial.predict(w, buffers, x).logits
+
+
+def _vectors(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = next((p.dtype for p in model.training.parameters()), torch.get_default_dtype())
+    return model.initial(dtype, x.device)
 
 
 def refuse_other_tensors(model: Model, x: Tensor) -> None:
@@ -182,9 +259,10 @@ def refuse_other_tensors(model: Model, x: Tensor) -> None:
             p.copy_(views[name])
     with torch.enable_grad():
         begin_pass(module)
-        expected = _slopes(outputs(module, partial(module, x)).logits, [*trained.values()])
-        at = w.requires_grad_()
         key = torch.zeros((), dtype=torch.int64, device=x.device)
+        with ForwardRules(key) if model.draws else nullcontext():
+            expected = _slopes(outputs(module, partial(module, x)).logits, [*trained.values()])
+        at = w.requires_grad_()
         (got,) = _slopes(model.learn(at, buffers, x, key)[0].logits, [at])
     found = model.layout.views(got)
     if any(not _near(found[name], slope) for name, slope in zip(trained, expected, strict=True)):
@@ -204,18 +282,32 @@ def _near(one: Tensor, other: Tensor) -> bool:
 
 
 def why_not_stacked(model: Model, x: Tensor) -> str | None:
-    """Why this network must run client by client, or None if it can run as a stack; `x` is a sample or two."""
+    """Return why this network must run client by client, or None if it can run as a stack; `x` is a sample or two."""
     for name, layer in model.training.named_modules():
-        if isinstance(layer, nn.RNNBase):
-            return f"layer {name!r} ({type(layer).__name__}) has no batching rule over clients"
-        if isinstance(layer, nn.modules.batchnorm._NormBase) and (
-            layer.track_running_stats or isinstance(layer, nn.modules.batchnorm._BatchNorm)
-        ):
+        if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
             return f"layer {name!r} ({type(layer).__name__}) mixes the samples of a batch, padded ones included"
-    dtype = next((p.dtype for p in model.training.parameters()), torch.float32)
-    w, buffers = model.initial(dtype, x.device)
+    w, buffers = _vectors(model, x)
+    stacked = model.for_stack()
+    key = torch.arange(2, device=x.device)
+    padded = torch.cat([x, x[:1], x[:1]])
+    mask = (torch.arange(len(padded), device=x.device) < len(x)).to(w.dtype)
+
+    def one(w: Tensor, buffers: Tensor, key: Tensor) -> Tensor:
+        def objective(at: Tensor) -> tuple[Tensor, Tensor]:
+            logits = stacked.learn(at, buffers, padded, key, mask)[0].logits
+            return logits.sum(), logits
+
+        logits: Tensor = gradient(objective, w)[1][1]
+        return logits
+
     try:
-        vmap(lambda w: gradient(lambda at: (model.learn(at, buffers, x)[0].logits.sum(), at), w)[0])(w.expand(2, -1))
+        together = vmap(one)(w.expand(2, -1), buffers.expand(2, -1), key)
     except RuntimeError as error:
         return f"torch cannot batch it over clients ({str(error).splitlines()[0]})"
+    if len(x) > 1:  # a batch of one sample is not one that BatchNorm could train on
+        trial = replace(model, training=copy.deepcopy(model.training))
+        with torch.no_grad():
+            alone = torch.stack([trial.learn(w, buffers, x, k)[0].logits for k in key])
+        if not _near(together[:, : len(x)], alone):
+            return "what it computes for a sample depends on the padding of its batch"
     return None

@@ -105,6 +105,7 @@ class Local:
         sizes = self.clients.sizes
         self.mean_size = self.population_mean or float(sizes.mean())
         self.width = max(min(self.work.batch or int(sizes.max()), int(sizes.max())), self.least_width)
+        self._takes_single_samples = False  # known to, once it has been tried
         self._planned: Memo[list[Plan]] = Memo()
         self._cut: Memo[list[CohortSlice]] = Memo()
         self._knows: Memo[Received] = Memo()
@@ -182,7 +183,7 @@ class Local:
             round=round,
             client=self.clients.numbered([client])[0],
             augment=self.clients.samples.augment,
-            dropout=bool(self.job.model.keys),
+            dropout=self.job.model.random,
             setup=self.setup,
             secret=self.secret,
         )
@@ -207,6 +208,7 @@ class Local:
         self, given: Received, ids: Sequence[int], plans: Sequence[Plan], meanwhile: Callable[[], None] = nothing
     ) -> tuple[Tree, dict[str, Tree], list[Work]]:
         """Train one stack of clients, longest first; return uploads, kept state and the work of each client."""
+        self._check_single_samples(ids, plans)
         cached = self._look_ahead(given, ids, plans)
         uploads, kept = self.stack.train(given, ids, plans, cached, meanwhile)
         gradients, views = self.stack.gradients, len(cached) or self.stack.views
@@ -215,6 +217,22 @@ class Local:
             for plan, looked, passed in zip(plans, self._looked(ids, plans), self.stack.passed, strict=True)
         ]
         return uploads, kept, works
+
+    def _check_single_samples(self, ids: Sequence[int], plans: Sequence[Plan]) -> None:
+        """Let torch refuse a batch of one sample where BatchNorm cannot train on it.
+
+        In the stack the number of real samples is a tensor, which no layer can read; torch's own layer decides here on
+        one such sample, once. A layer of images normalises over their pixels and takes it.
+        """
+        model = self.job.model
+        if self._takes_single_samples or not model.normalises:
+            return
+        for client, plan in zip(ids, plans, strict=True):
+            if (plan.counts == 1).any():
+                one = self.clients.samples.inputs(self.clients.own(client)[:1])
+                model.to(self.setup.w.dtype, self.setup.w.device).learn(self.setup.w, self.setup.buffers, one)
+                self._takes_single_samples = True
+                return
 
     def _probe(self, given: Received, part: CohortSlice) -> tuple[Tree, Work]:
         if self.kind == "loop":

@@ -120,7 +120,7 @@ class Loop:
         """
 
         def watched(job: LocalJob, k: int) -> tuple[State, Work]:
-            with NoDraws(UserError(DRAWS)):
+            with NoDraws(lambda _: UserError(DRAWS)):
                 train(job, k)
             return {}, Work()
 

@@ -57,7 +57,8 @@ class Stack:
     def __init__(
         self, job: LocalJob, clients: Clients, capacity: int | None = None, precision: Precision = "highest"
     ) -> None:
-        model = job.model if precision == "highest" else _with_kernels(job.model, clients, precision)
+        model = job.model.for_stack()  # before the kernels, whose layers must share one gradient buffer with `parts`
+        model = model if precision == "highest" else _with_kernels(model, clients, precision)
         self.job, self.clients = replace(job, differentiate=gradient, model=model), clients
         self.capacity = capacity  # clients in every stack, where their number is fixed
         self.device = clients.samples.x.device

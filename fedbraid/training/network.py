@@ -14,7 +14,13 @@ from fedbraid import models
 from fedbraid.config.schema import Config, ModelConfig
 from fedbraid.core.chain import Chain
 from fedbraid.core.last_layer import outputs
-from fedbraid.core.model import Model, refuse_other_tensors, refuse_random_outputs
+from fedbraid.core.model import (
+    Model,
+    refuse_other_tensors,
+    refuse_random_outputs,
+    refuse_unsupported_layers,
+    with_noted_draws,
+)
 from fedbraid.data.dataset import Dataset, Split
 from fedbraid.engines.device import device_of
 from fedbraid.engines.samples import Samples
@@ -58,7 +64,8 @@ def _tried(module: nn.Module, config: Config, dataset: Dataset) -> nn.Module:
     samples = Samples.of(dataset, one, dtype, device_of(config.engine.device))
     x = _first_twice(samples)
     with _taking(samples, dataset):
-        module = models.with_last_layer(module, x, dtype)
+        refuse_unsupported_layers(module)
+        module = with_noted_draws(models.with_last_layer(module, x, dtype), x, dtype)
         model = Model.of(module).to(dtype, x.device)
         refuse_random_outputs(model, x)
         refuse_other_tensors(model, x)

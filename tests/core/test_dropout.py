@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import vmap
 
 import fedbraid as fb
-from fedbraid.core.dropout import Dropout, Planned, keys_of, planned
+from fedbraid.core.dropout import Dropout, KeyedDropout, dropout_keys, with_keyed_dropout
 from fedbraid.core.model import Model
 from fedbraid.core.random import stream
 
@@ -37,7 +37,7 @@ def test_as_many_are_left_out_as_the_rate_says_and_the_mean_stays(rate):
 def test_everything_or_nothing():
     assert not masks(1, rate=1.0).any()
     x = torch.randn(3, 4)
-    assert torch.equal(planned(nn.Sequential(nn.Dropout(0.0)))(x), x)
+    assert torch.equal(with_keyed_dropout(nn.Sequential(nn.Dropout(0.0)))(x), x)
 
 
 def alike(a, b):
@@ -77,17 +77,17 @@ def test_what_goes_as_a_whole_is_what_torch_takes_for_it(kind, shape):
     """Whichever axes torch's masks do not vary along, those of a key do not either, and no others."""
     torch.manual_seed(0)
     x = torch.ones(shape)
-    masks = [layer.train()(x) != 0 for layer in (kind(0.5), planned(nn.Sequential(kind(0.5)))[0])]
+    masks = [layer.train()(x) != 0 for layer in (kind(0.5), with_keyed_dropout(nn.Sequential(kind(0.5)))[0])]
     constant = [[bool((m == m.narrow(d, 0, 1)).all()) for d in range(x.dim())] for m in masks]
     assert constant[0] == constant[1]
 
 
 def test_a_layer_is_still_one_of_its_kind():
     for kind in KINDS:
-        (layer,) = planned(nn.Sequential(kind(0.3, inplace=True)))
-        assert isinstance(layer, kind) and isinstance(layer, Planned) and (layer.p, layer.inplace) == (0.3, True)
+        (layer,) = with_keyed_dropout(nn.Sequential(kind(0.3, inplace=True)))
+        assert isinstance(layer, kind) and isinstance(layer, KeyedDropout) and (layer.p, layer.inplace) == (0.3, True)
     x = torch.ones(50, 4)
-    assert planned(nn.Sequential(nn.Dropout(0.5, inplace=True)))(x) is x and (x == 0).any()
+    assert with_keyed_dropout(nn.Sequential(nn.Dropout(0.5, inplace=True)))(x) is x and (x == 0).any()
 
 
 def test_a_layer_that_the_network_holds_in_evaluation_leaves_nothing_out():
@@ -122,10 +122,10 @@ def test_padding_and_the_client_axis_change_no_mask():
 
 def test_a_network_is_changed_in_its_copy_alone_and_every_name_of_a_layer_is():
     module = Masked()
-    before, own = str(module), planned(module)
+    before, own = str(module), with_keyed_dropout(module)
     assert str(module) == before
     assert not any(type(layer) is nn.Dropout for layer in own.modules())
-    assert own.drop is own.layers[2] and keys_of(own) == ("drop.key", "layers.4.key")
+    assert own.drop is own.layers[2] and dropout_keys(own) == ("drop.key", "layers.4.key")
     assert own.state_dict().keys() == module.state_dict().keys()
 
 
@@ -134,7 +134,7 @@ def test_a_step_of_training_is_that_of_masks_made_by_hand():
     model = Model.of(module)
     w, buffers = model.initial(torch.float64, torch.device("cpu"))
     x, key = torch.randn(5, 4, dtype=torch.float64), torch.tensor(99)
-    reference = copy.deepcopy(planned(module)).double()
+    reference = copy.deepcopy(with_keyed_dropout(module)).double()
     drop, last = reference.drop, reference.layers[4]
     drop.key = last.key = key
     inner = torch.tanh(reference.layers[0](drop(x)))

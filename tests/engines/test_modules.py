@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import SIZES, advanced, apart, federation, held, toy
 from jobs import training_job, uploads
-from networks import Network, Normed, Recurrent, Tied, Tracking
+from networks import Centred, Choosing, Network, Normed, Recurrent, Tied, Tracking
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
@@ -88,7 +88,11 @@ def test_lenet_trains_as_in_plain_torch(monkeypatch):
 
 @pytest.mark.parametrize(
     ("network", "why"),
-    [(Normed, "layer 'norm' (BatchNorm1d) mixes the samples"), (Recurrent, "layer 'lstm' (LSTM) has no batching rule")],
+    [
+        (Tracking, "layer 'norm' (InstanceNorm1d) mixes the samples"),
+        (Choosing, "torch cannot batch it over clients"),
+        (Centred, "what it computes for a sample depends on the padding of its batch"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["auto", "stack"])
 def test_what_cannot_be_stacked_runs_in_the_loop_and_the_log_says_why(network, why, kind, caplog):
@@ -176,14 +180,17 @@ class Dropping(Network):
         Dropping(nn.TransformerEncoderLayer(4, 2, dropout=0.1, batch_first=True)),
     ],
 )
-def test_layers_that_draw_from_torchs_generator_are_refused(module):
-    with pytest.raises(UserError, match="draws from torch's global generator"):
-        federation(module=module)
+def test_layers_that_draw_have_the_runs_own_numbers_and_leave_torchs_generator_alone(module):
+    before = torch.get_rng_state()
+    once, again = (held(advanced(federation(module=module, engine={"kind": "loop"}), 2)) for _ in range(2))
+    assert apart(once, again) == 0
+    assert apart(once, held(advanced(federation(module=module, engine={"kind": "loop"}, seed=1), 2))) > 1e-6
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_network_that_draws_where_no_layer_shows_is_refused_and_leaves_torchs_generator_alone():
     module, before = Dropping(nn.functional.dropout), torch.get_rng_state()
-    with pytest.raises(UserError, match="in training the network draws from a generator that all share"):
+    with pytest.raises(UserError, match=r"in evaluation the network draws random numbers .* \(test_modules.py, line"):
         federation(module=module)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -201,7 +208,7 @@ class Noisy(Network):
         return x if self.training else x + torch.randn_like(x)
 
 
-@pytest.mark.parametrize(("when", "said"), [("seldom", "training"), ("evaluation", "evaluation")])
+@pytest.mark.parametrize(("when", "said"), [("seldom", "evaluation"), ("evaluation", "evaluation")])
 def test_draws_that_change_little_are_refused_too(when, said):
     with pytest.raises(UserError, match=f"in {said} the network draws"):
         federation(module=Noisy(when))

@@ -44,7 +44,7 @@ class Sure(Net):
 class Dropping(Net):
     def __init__(self):
         super().__init__()
-        self.hidden = nn.Sequential(self.hidden, nn.AlphaDropout())
+        self.hidden = nn.Sequential(self.hidden, nn.SyncBatchNorm(64))
 
 
 def linear():
@@ -174,7 +174,7 @@ def test_other_layers_of_a_function_are_warned_about(net, caplog):
         ("net.py:made", "made in net.py is made already; name its class, or a function that makes the network"),
         ("net.py:Sized", "and Sized cannot be (missing a required argument: 'width'); set its arguments as model."),
         ("net.py:Sure", "leave out what comes after the last layer (a softmax is part of the loss), or return"),
-        ("net.py:Dropping", "layer 'hidden.1' (AlphaDropout) draws from torch's global generator"),
+        ("net.py:Dropping", "layer 'hidden.1' (SyncBatchNorm) would mix the statistics"),
         ("net.py:narrow", "the network does not take samples of shape (1, 8, 8)"),
         ("net.py:binary", "logits of shape (2, 2); digits needs (2, 10)"),
         ("net.py:logistic", "the name 'logistic' is that of a network of FedBraid's; give yours another one"),

@@ -1,0 +1,185 @@
+"""Networks that people bring: the stack trains them as the loop does, and as plain torch where nothing is drawn."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from helpers import advanced, apart, federation, held, toy
+from torch import nn
+from torch.func import vmap
+from torch.nn.functional import cross_entropy
+from user_networks import Bert, Draws, MobileNet, Normed1d, Recurrent, ResNet, VisionTransformer
+
+from fedbraid.core.gradient import gradient
+from fedbraid.core.model import Model
+from fedbraid.core.plan import make_plan
+from fedbraid.data.dataset import Dataset, Partition, Split
+from fedbraid.errors import UserError
+
+SIZES = (4, 9, 13, 6)
+"""Batches of 4: the last ones of two clients are smaller, and one has a single sample."""
+IMAGES, NUMBERS = toy(SIZES, (2, 8, 8)), toy(SIZES)
+EVEN = toy((4, 8, 14, 6))
+"""No batch of one sample."""
+
+
+def sentences() -> tuple[Dataset, Partition]:
+    rng = np.random.default_rng(0)
+    dataset, partition = toy(SIZES)
+    splits = (Split(rng.integers(0, 11, (len(s.y), 6)), s.y) for s in (dataset.train, dataset.test))
+    return Dataset("words", *splits, 3, "classification", tokens=11), partition
+
+
+CASES = {
+    "resnet": (ResNet, IMAGES),
+    "mobilenet": (MobileNet, IMAGES),
+    "vit": (VisionTransformer, IMAGES),
+    "vit with dropout": (lambda: VisionTransformer(p=0.2), IMAGES),
+    "fused": (lambda: VisionTransformer(fused=True), IMAGES),
+    "fused with dropout": (lambda: VisionTransformer(fused=True, p=0.2), IMAGES),
+    "sequences first": (lambda: VisionTransformer(batch_first=False, p=0.2), IMAGES),
+    "bert": (lambda: Bert(0.0), sentences()),
+    "bert with dropout": (Bert, sentences()),
+    "draws": (Draws, NUMBERS),
+    "lstm": (Recurrent, NUMBERS),
+    "lstm, sequences first": (lambda: Recurrent(batch_first=False), NUMBERS),
+    "gru": (lambda: Recurrent(nn.GRU), NUMBERS),
+    "normed": (Normed1d, EVEN),
+}
+
+
+def trained(module, data, kind, **settings):
+    settings = {"local": {"batch": 4, "epochs": 2}, "optimizer": {"momentum": 0.5}, "rounds": 2} | settings
+    made = federation(module=copy.deepcopy(module), data=data, engine={"kind": kind}, **settings)
+    assert made.engine.kind == kind
+    return advanced(made)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_stack_trains_as_the_loop(name):
+    torch.manual_seed(0)
+    make, data = CASES[name]
+    module = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns where it batches client by client
+        stack = held(trained(module, data, "stack"))
+    assert apart(stack, held(trained(module, data, "loop"))) <= 1e-9
+
+
+def plain(module, data, rounds):
+    """Federated averaging as it is usually written, with torch's own modules in float64."""
+    dataset, partition = data
+    server = copy.deepcopy(module).double()
+    for r in range(rounds):
+        states = []
+        for client, own in enumerate(partition.clients):
+            x, y = (torch.as_tensor(part[own]) for part in (dataset.train.x, dataset.train.y))
+            local = copy.deepcopy(server).train()
+            optimizer = torch.optim.SGD(local.parameters(), 0.1, momentum=0.5)
+            simulation = federation(module=copy.deepcopy(module), data=data, local={"batch": 4, "epochs": 2})
+            plan = make_plan(simulation.chain, simulation.config.local, len(own), 4, seed=0, round=r, client=client)
+            for positions, count in zip(plan.positions, plan.counts, strict=True):
+                at = positions[:count]
+                optimizer.zero_grad()
+                cross_entropy(local(x[at]), y[at]).backward()
+                optimizer.step()
+            states.append((len(own), local.state_dict()))
+        total = sum(n for n, _ in states)
+        mean = {k: sum(n / total * s[k] for n, s in states) for k in states[0][1]}
+        server.load_state_dict({k: v.to(server.state_dict()[k].dtype) for k, v in mean.items()})
+    return server.state_dict()
+
+
+@pytest.mark.parametrize("name", ["resnet", "vit", "fused", "normed"])
+def test_the_stack_trains_as_plain_torch(name):
+    torch.manual_seed(1)
+    make, data = CASES[name]
+    module = make()
+    got = trained(module, data, "stack")
+    expected = plain(module, data, 2)
+    own = got.model.layout.views(got.server.w) | got.model.buffers.views(got.server.buffers)
+    for key, value in own.items():
+        torch.testing.assert_close(value, expected[key], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+def test_a_batch_of_one_sample_is_refused_where_torch_refuses_it(kind):
+    with pytest.raises(
+        UserError, match=r"BatchNorm needs two samples or more in a batch, and clients 1, 2 have one left over"
+    ):
+        trained(Normed1d(), NUMBERS, kind)
+
+
+def test_synchronised_batch_norm_is_refused():
+    with pytest.raises(UserError, match=r"SyncBatchNorm.*nn.BatchNorm2d"):
+        Model.of(nn.SyncBatchNorm(3))
+
+
+def test_dropout_repeats_with_the_seed_and_differs_between_seeds():
+    module = Bert(0.5)
+    one, same, other = (held(trained(module, sentences(), "stack", seed=s)) for s in (1, 1, 2))
+    assert apart(one, same) == 0 and apart(one, other) > 1e-3
+
+
+def test_what_cannot_be_reproduced_is_refused_with_its_line():
+    class Choosing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(x[:, torch.randperm(4)])
+
+    with pytest.raises(UserError, match=r"in training the network draws .* \(test_user_networks.py, line \d+\)"):
+        federation(module=Choosing(), data=NUMBERS)
+
+
+def test_dropout_that_is_not_turned_off_in_evaluation_is_refused():
+    class Always(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(nn.functional.dropout(x))
+
+    with pytest.raises(UserError, match=r"in evaluation the network draws .*self.training"):
+        federation(module=Always(), data=NUMBERS)
+
+
+def test_attention_is_torchs_under_every_kind_of_bias():
+    torch.manual_seed(0)
+    clients, samples, heads, length = 3, 4, 2, 5
+    x = torch.randn(clients, samples, heads, length, 4, dtype=torch.float64)
+    biases = {
+        "none": None,
+        "shared": torch.randn(length, length, dtype=torch.float64),
+        "of heads": torch.randn(clients, heads, length, length, dtype=torch.float64),
+        "of samples": torch.randn(clients, samples, 1, length, length, dtype=torch.float64),
+        "mask": torch.rand(clients, samples, 1, length, length) > 0.3,
+    }
+    from fedbraid.core.attention import attention
+
+    for name, bias in biases.items():
+        axis = None if name in ("none", "shared") else 0
+        learned = bias is not None and bias.dtype != torch.bool and axis == 0
+
+        def loss(f, x, b, learned=learned):
+            def objective(flat):
+                q = flat[: x.numel()].view(x.shape)
+                made = f(q, q.sin(), q.cos(), flat[x.numel() :].view(b.shape) if learned else b)
+                return made.square().sum(), made
+
+            return gradient(objective, torch.cat([x.flatten(), b.flatten()]) if learned else x.flatten())
+
+        def ours(q, k, v, b):
+            return attention(q, k, v, b, False, None, False)
+
+        slopes, (_, made) = vmap(lambda x, b, loss=loss: loss(ours, x, b), (0, axis))(x, bias)
+        for k in range(clients):
+            b = bias[k] if axis == 0 else bias
+            slope, (_, one) = loss(torch.nn.functional.scaled_dot_product_attention, x[k], b)
+            torch.testing.assert_close(made[k], one, rtol=0, atol=1e-12)
+            torch.testing.assert_close(slopes[k], slope, rtol=0, atol=1e-10)
