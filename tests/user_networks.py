@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from helpers import toy
 from torch import Tensor, nn
+
+from fedbraid.data.dataset import Dataset, Partition, Split
 
 
 def stochastic_depth(x: Tensor, p: float, training: bool) -> Tensor:
@@ -160,3 +164,35 @@ class Normed1d(nn.Module):
         h = torch.tanh(self.norm1(self.first(x)))
         h = self.norm2(h.unflatten(1, (3, 2))).flatten(1)
         return self.head(self.norm3(h))
+
+
+SIZES = (4, 9, 13, 6)
+"""Batches of 4: the last ones of two clients are smaller, and one has a single sample."""
+IMAGES, NUMBERS = toy(SIZES, (2, 8, 8)), toy(SIZES)
+EVEN = toy((4, 8, 14, 6))
+"""No batch of one sample."""
+
+
+def sentences() -> tuple[Dataset, Partition]:
+    rng = np.random.default_rng(0)
+    dataset, partition = toy(SIZES)
+    splits = (Split(rng.integers(0, 11, (len(s.y), 6)), s.y) for s in (dataset.train, dataset.test))
+    return Dataset("words", *splits, 3, "classification", tokens=11), partition
+
+
+CASES = {
+    "resnet": (ResNet, IMAGES),
+    "mobilenet": (MobileNet, IMAGES),
+    "vit": (VisionTransformer, IMAGES),
+    "vit with dropout": (lambda: VisionTransformer(p=0.2), IMAGES),
+    "fused": (lambda: VisionTransformer(fused=True), IMAGES),
+    "fused with dropout": (lambda: VisionTransformer(fused=True, p=0.2), IMAGES),
+    "sequences first": (lambda: VisionTransformer(batch_first=False, p=0.2), IMAGES),
+    "bert": (lambda: Bert(0.0), sentences()),
+    "bert with dropout": (Bert, sentences()),
+    "draws": (Draws, NUMBERS),
+    "lstm": (Recurrent, NUMBERS),
+    "lstm, sequences first": (lambda: Recurrent(batch_first=False), NUMBERS),
+    "gru": (lambda: Recurrent(nn.GRU), NUMBERS),
+    "normed": (Normed1d, EVEN),
+}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import advanced, apart, federation, held, identical, toy
 from made_up_strands import MADE_UP
-from networks import NETWORKS
+from networks import NETWORKS, Choosing, Normed, Recurrent
 from test_stack_is_loop import CHAINS, OPTIMIZERS, WORK, assert_same
 
 from fedbraid.core.strand import Strand
@@ -110,22 +110,17 @@ def test_an_operation_that_is_not_known_is_named_where_compiling_was_asked_for()
         federation(Sorted(), engine={"kind": "compiled"})
 
 
-def test_batchnorm_is_refused_with_a_sentence():
-    from torch import nn
+def test_batchnorm_and_functional_dropout_are_compiled():
+    for module in (Normed(), Recurrent(dropout=0.3)):
+        data = toy((4, 8, 12, 6))
+        compiled, loop = (federation(module=module, data=data, engine={"kind": k}) for k in ("compiled", "loop"))
+        assert apart(held(advanced(compiled)), held(advanced(loop))) <= 1e-9
+        assert compiled.engine.stack.refused == ""
 
-    from fedbraid.core.outputs import Outputs
 
-    class Normed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.out = nn.BatchNorm1d(4), nn.Linear(4, 3)
-
-        def forward(self, x):
-            x = self.norm(x)
-            return Outputs(self.out(x), x)
-
+def test_a_network_that_cannot_be_batched_is_refused_with_a_sentence():
     with pytest.raises(UserError, match="needs a network that can be batched over clients"):
-        federation(module=Normed(), engine={"kind": "compiled"})
+        federation(module=Choosing(), engine={"kind": "compiled"})
 
 
 def test_a_run_goes_on_as_a_stack_where_a_later_program_cannot_be_compiled(monkeypatch, caplog):

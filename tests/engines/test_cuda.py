@@ -7,6 +7,7 @@ import torch
 from helpers import advanced, apart, federation, held, toy
 from made_up_strands import MADE_UP
 from networks import NETWORKS, Normed, Recurrent
+from user_networks import CASES
 
 from fedbraid.engines.graph import BURST
 from fedbraid.strands import STRANDS
@@ -106,11 +107,19 @@ def test_every_kind_of_network(network):
 
 
 @pytest.mark.filterwarnings("ignore:RNN module weights")  # cuDNN would like them in memory of their own
-@pytest.mark.parametrize("network", [Normed, Recurrent])
-def test_batchnorm_and_recurrence_run_in_the_loop_on_the_gpu(network):
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+@pytest.mark.parametrize("network", [Normed, lambda: Recurrent(dropout=0.3)], ids=["BatchNorm", "LSTM"])
+def test_batchnorm_and_recurrence_on_the_gpu(network, kind):
     even = toy((4, 8, 12, 6))
     work = {"batch": 4, "epochs": 2, "drop_last": True}
-    assert_same("scaffold+skip(every=2)", module=network(), data=even, local=work, gpu={"device": "cuda"})
+    assert_same("scaffold+skip(every=2)", module=network(), data=even, local=work, gpu={"device": "cuda", "kind": kind})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_networks_of_the_users(name):
+    torch.manual_seed(0)
+    make, data = CASES[name]
+    assert_same("prox", module=make(), data=data, optimizer={"momentum": 0.5})
 
 
 def test_the_loop_on_the_gpu():

@@ -3,51 +3,18 @@
 import copy
 import warnings
 
-import numpy as np
 import pytest
 import torch
-from helpers import advanced, apart, federation, held, toy
+from helpers import advanced, apart, federation, held
 from torch import nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
-from user_networks import Bert, Draws, MobileNet, Normed1d, Recurrent, ResNet, VisionTransformer
+from user_networks import CASES, NUMBERS, Bert, Normed1d, sentences
 
 from fedbraid.core.gradient import gradient
 from fedbraid.core.model import Model
 from fedbraid.core.plan import make_plan
-from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.errors import UserError
-
-SIZES = (4, 9, 13, 6)
-"""Batches of 4: the last ones of two clients are smaller, and one has a single sample."""
-IMAGES, NUMBERS = toy(SIZES, (2, 8, 8)), toy(SIZES)
-EVEN = toy((4, 8, 14, 6))
-"""No batch of one sample."""
-
-
-def sentences() -> tuple[Dataset, Partition]:
-    rng = np.random.default_rng(0)
-    dataset, partition = toy(SIZES)
-    splits = (Split(rng.integers(0, 11, (len(s.y), 6)), s.y) for s in (dataset.train, dataset.test))
-    return Dataset("words", *splits, 3, "classification", tokens=11), partition
-
-
-CASES = {
-    "resnet": (ResNet, IMAGES),
-    "mobilenet": (MobileNet, IMAGES),
-    "vit": (VisionTransformer, IMAGES),
-    "vit with dropout": (lambda: VisionTransformer(p=0.2), IMAGES),
-    "fused": (lambda: VisionTransformer(fused=True), IMAGES),
-    "fused with dropout": (lambda: VisionTransformer(fused=True, p=0.2), IMAGES),
-    "sequences first": (lambda: VisionTransformer(batch_first=False, p=0.2), IMAGES),
-    "bert": (lambda: Bert(0.0), sentences()),
-    "bert with dropout": (Bert, sentences()),
-    "draws": (Draws, NUMBERS),
-    "lstm": (Recurrent, NUMBERS),
-    "lstm, sequences first": (lambda: Recurrent(batch_first=False), NUMBERS),
-    "gru": (lambda: Recurrent(nn.GRU), NUMBERS),
-    "normed": (Normed1d, EVEN),
-}
 
 
 def trained(module, data, kind, **settings):

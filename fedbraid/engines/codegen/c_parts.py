@@ -16,6 +16,12 @@ def _cat(w: Writer, out: Tensor, a: Arguments) -> None:
             at += part.shape[dim]
 
 
+def _stack(w: Writer, out: Tensor, a: Arguments) -> None:
+    (dim,) = axes_of(a["dim"], out.dim())
+    for at, part in enumerate(a["tensors"]):
+        w.copy(out.select(dim, at), part)
+
+
 def _index(w: Writer, out: Tensor, a: Arguments) -> None:
     x, indices = a["self"], a["indices"]
     if any(i is None or i.dtype != torch.int64 for i in indices):
@@ -92,6 +98,7 @@ def _wrapped(index: str, length: int) -> str:
 
 PARTS: dict[str, Operation] = {
     "cat": _cat,
+    "stack": _stack,
     "index": _index,
     "index_select": _index_select,
     "gather": _gather,
