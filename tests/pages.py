@@ -35,3 +35,8 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         return "".join(self.words)
+
+    @property
+    def embedded(self) -> list[str]:
+        """What it loads, without the links within the page."""
+        return [resource for resource in self.resources if not resource.startswith("#")]

@@ -98,7 +98,7 @@ def data_partition(
     from fedbraid import data
     from fedbraid.cli import split_views as cli_split_show
     from fedbraid.cli.user_input import resolved
-    from fedbraid.report.split_table import split_facts
+    from fedbraid.report.partition_table import split_facts
     from fedbraid.training.simulation import divided_by, partition_of
 
     refuse_other_pictures(picture)

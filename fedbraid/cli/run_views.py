@@ -18,9 +18,11 @@ from rich.table import Table
 from fedbraid.config.schema import Config
 from fedbraid.core.metrics import METRICS, is_share
 from fedbraid.privacy import budget as privacy
-from fedbraid.report import table as tables
+from fedbraid.report import run_table
 from fedbraid.report.headline import caveats, headline
 from fedbraid.report.run_groups import further_metrics, metric_of, validated
+from fedbraid.report.tables import to_json
+from fedbraid.report.terminal import to_rich
 from fedbraid.report.words import in_bytes
 from fedbraid.training.results import Comparison, Run
 from fedbraid.training.run_writer import OnRound
@@ -192,7 +194,7 @@ def summary(console: Console, run: Run, where: Path) -> None:
 
 def comparison(console: Console, done: Comparison, where: Path) -> None:
     """The methods side by side, and what to make of them."""
-    console.print(tables.to_rich(tables.comparison(done.records, done.target, done.remarks)))
+    console.print(to_rich(run_table.comparison(done.records, done.target, done.remarks)))
     for line in (headline(done.records), *caveats(done.records)):
         console.print(escape(line))
     _report(console, where)
@@ -200,7 +202,7 @@ def comparison(console: Console, done: Comparison, where: Path) -> None:
 
 def comparison_in_json(done: Comparison) -> dict[str, Any]:
     failed = [{"method": f.label, "seed": f.seed, "reason": f.reason} for f in done.failed]
-    return {**tables.to_json(tables.comparison(done.records, done.target, done.remarks)), "failed": failed}
+    return {**to_json(run_table.comparison(done.records, done.target, done.remarks)), "failed": failed}
 
 
 def failures(console: Console, done: Comparison, where: Path) -> None:

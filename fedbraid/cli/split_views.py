@@ -17,9 +17,9 @@ from rich.text import Text
 from fedbraid.config.schema import Config, Named
 from fedbraid.data.locate import LAYOUTS
 from fedbraid.report.blocks import MARKS, class_style, heat, stacked
+from fedbraid.report.partition_table import client_table, in_a_sentence, overall
 from fedbraid.report.series import Floats
-from fedbraid.report.split_table import client_table, in_a_sentence, overall
-from fedbraid.report.table import to_rich
+from fedbraid.report.terminal import to_rich
 from fedbraid.report.words import neighbours, shortened
 from fedbraid.storage.files import write_bytes
 
@@ -48,10 +48,11 @@ def write(
     """Write what was asked for: everything into a directory, a picture, a page; the paths of what was written."""
     if not (place or picture or html):
         return []
+    from fedbraid.report.html import to_html
+    from fedbraid.report.partition_page import partition_drawings, partition_page
     from fedbraid.report.plots import save
-    from fedbraid.report.split_page import split_drawings, split_page
 
-    drawings = split_drawings(told, names)
+    drawings = partition_drawings(told, names)
     written = []
     if picture:
         save(drawings[0].draw(), picture)
@@ -59,7 +60,7 @@ def write(
     if not (place or html):
         return written
     pictures = [drawing.drawn() for drawing in drawings]
-    page = split_page(told, pictures).encode()
+    page = to_html(partition_page(told, pictures)).encode()
     contents = {html: page} if html else {}
     if place:
         contents |= {place / f"{drawn.name}.png": drawn.light for drawn in pictures}

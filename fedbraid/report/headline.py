@@ -9,7 +9,7 @@ from typing import Any
 from fedbraid.core.chain import BY_SIZE, UNIFORMLY
 from fedbraid.privacy import budget as privacy
 from fedbraid.report.run_groups import RunRecord, by_label, common_metric
-from fedbraid.report.settings import unshared_task
+from fedbraid.report.run_settings import unshared_task
 from fedbraid.report.summaries import by_method, higher_is_better
 from fedbraid.report.words import listed, printable, score
 

@@ -1,88 +1,49 @@
-"""The report on runs as one HTML file that needs nothing else: no network, no script, no second file."""
+"""Pages as HTML: one file each that needs no network, no script and no second file, in light and dark."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from base64 import b64encode
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from fedbraid.report.analysed import section
-from fedbraid.report.document import document, figure, numbers, pairs, text, verbatim
-from fedbraid.report.headline import caveats, headline
-from fedbraid.report.pictures import Picture, pictures
-from fedbraid.report.run_groups import RunRecord
-from fedbraid.report.settings import flattened, setting_rows
-from fedbraid.report.table import comparison, to_json, to_markdown
-from fedbraid.storage.files import write_bytes
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-TITLE = "FedBraid report"
+from fedbraid.report.pages import Block, Page
+from fedbraid.report.style import DARK, LIGHT
+from fedbraid.report.words import NOTHING, printable
 
 
-def write_report(
-    path: Path | str,
-    records: Sequence[RunRecord],
-    target: float | None = None,
-    title: str = TITLE,
-    *,
-    environment: Mapping[str, Any],
-    command: str = "",
-) -> None:
-    """Write `report.html` for one run or many; `command` is the command line or the config text, shown as it is."""
-    more = section(Path(path).parent)
-    shown = page(records, pictures(records, target), target, title, environment, command, more)
-    write_bytes(Path(path), shown.encode())
+def to_html(page: Page) -> str:
+    """Return the whole document; the same page gives the same text."""
+    return _templates().get_template("page.html").render(page=page, light=LIGHT, dark=DARK)
 
 
-def write_comparison(
-    directory: Path | str,
-    records: Sequence[RunRecord],
-    target: float | None = None,
-    title: str = TITLE,
-    *,
-    environment: Mapping[str, Any],
-    command: str = "",
-    remarks: Sequence[str] = (),
-) -> list[Path]:
-    """Write the table, the pictures and the report into `directory`; the paths of what was written."""
-    table = comparison(records, target, remarks)
-    drawn = pictures(records, target)
-    more = section(Path(directory))
-    contents = {
-        "table.md": to_markdown(table).encode(),
-        "table.json": (json.dumps(to_json(table), indent=2, allow_nan=False) + "\n").encode(),
-        **{f"{picture.name}.png": picture.light for picture in drawn},
-        "report.html": page(records, drawn, target, title, environment, command, more, remarks).encode(),
-    }
-    for name, content in contents.items():
-        write_bytes(Path(directory) / name, content)
-    return [Path(directory) / name for name in contents]
+def blocks_to_html(blocks: Sequence[Block]) -> str:
+    """Return blocks as a part of a document."""
+    return str(_templates().get_template("blocks.html").module.blocks(blocks))  # type: ignore[attr-defined]
 
 
-def page(
-    records: Sequence[RunRecord],
-    drawn: Sequence[Picture],
-    target: float | None,
-    title: str,
-    environment: Mapping[str, Any],
-    command: str,
-    analyses: str = "",
-    remarks: Sequence[str] = (),
-) -> str:
-    """The whole document as text; same arguments, same text. `analyses` is that part of it, if there is one."""
-    body = [
-        f"<h1>{text(title)}</h1>",
-        f'<p class="headline">{text(headline(records))}</p>',
-        *[f'<p class="caveat">{text(note)}</p>' for note in caveats(records)],
-        "<h2>Comparison</h2>",
-        numbers(comparison(records, target, remarks)),
-        *[figure(picture) for picture in drawn],
-        analyses,
-        "<h2>Settings</h2>",
-        pairs(setting_rows(records)),
-        "<h2>Environment</h2>",
-        pairs(list(flattened(environment).items())),
-    ]
-    if command.strip():
-        body += ["<h2>Command and configuration</h2>", f"<pre>{verbatim(command)}</pre>"]
-    return document(title, "\n".join(body))
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("fedbraid.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+    )
+    made.globals["nothing"] = NOTHING
+    made.filters["embedded"] = _embedded
+    return made
+
+
+def _shown(value: Any) -> Any:
+    """Remove what could turn the reading direction or steer a terminal. Markup is ours, and only escaped text."""
+    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _embedded(png: bytes) -> str:
+    return f"data:image/png;base64,{b64encode(png).decode()}"

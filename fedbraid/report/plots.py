@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedbraid.report.grids import per_class
 from fedbraid.report.lines import METRICS, cost, curves
-from fedbraid.report.splits import clients, counts, label_spread, shares
+from fedbraid.report.partition_figures import clients, counts, label_spread, shares
 from fedbraid.report.style import in_any_script
 from fedbraid.storage.files import write_bytes
 

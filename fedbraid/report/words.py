@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, isnan
+from math import floor, inf, isfinite, isnan, log10
 
 from fedbraid.core.metrics import is_share
 
 NOTHING = "\N{EN DASH}"
+MARK = "†"
+"""At differences from the paper that are larger than both spreads together."""
+
+MINUS = "\N{MINUS SIGN}"
+MOST_ZEROS = 6
+"""Numbers with more zeros before their first digit are written with a power of ten."""
 
 
 def printable(text: str) -> str:
@@ -82,3 +88,31 @@ def neighbours(count: int, size: int) -> list[str]:
     starts = range(0, count, size)
     ends = [min(start + size, count) - 1 for start in starts]
     return [f"{start} to {end}" if end > start else str(start) for start, end in zip(starts, ends, strict=True)]
+
+
+def pattern(reference: float, digits: int, *, share: bool) -> str:
+    """How numbers of this size are written: the recipe's digits, fewer of thousands, more of very small ones.
+
+    Shares always have the recipe's digits. A spread and a difference are written like the number that they are of.
+    """
+    size = abs(reference)
+    if share or not isfinite(size) or not size:
+        return f".{digits}f"
+    if size >= 1000:
+        return ",.0f"
+    if size >= 10.0**-digits:
+        return f".{digits}f"
+    zeros = -floor(log10(size))
+    return f".{digits + zeros}f" if zeros <= MOST_ZEROS else f".{digits + 1}g"
+
+
+def number(value: float, how: str) -> str:
+    if isnan(value):
+        return "diverged"
+    return "never" if value == inf else (MINUS if value < 0 else "") + format(abs(value), how)
+
+
+def signed(value: float, how: str) -> str:
+    """`+0.37`; what is written as nothing has no sign."""
+    text = format(abs(value), how)
+    return text if not float(text.replace(",", "")) else f"{'+' if value > 0 else MINUS}{text}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fedbraid.errors import UserError
-from fedbraid.report.document import document, figure, text
-from fedbraid.report.pictures import Picture, picture
+from fedbraid.report import panels as panels_of
+from fedbraid.report.html import to_html
+from fedbraid.report.markdown import page_markdown
+from fedbraid.report.pages import Page, Paragraph, Section
+from fedbraid.report.pictures import Drawing, Picture
 from fedbraid.report.style import LIGHT, Theme, stroke
-from fedbraid.report.table import literal, markdown_row
+from fedbraid.report.tables import TableCell, TableColumn, TableData
 from fedbraid.report.words import NOTHING
 from fedbraid.storage.files import write_bytes
 from fedbraid.studies.recipe_files import files, read
 from fedbraid.studies.reported import Reported, is_accuracy, reports
-from fedbraid.studies.reporting import panels as panels_of
-from fedbraid.studies.reporting.machines import duration
+from fedbraid.studies.run_origins import duration
 from fedbraid.studies.study_notes import read_notes
 from fedbraid.studies.verdict_pages import page_path, section_link, verdict_page
 
@@ -45,7 +47,6 @@ READING = (
     "is the paper's number, above it ours is higher."
 )
 NOT_RUN = "not run"
-PICTURE = "overview.png"
 
 
 def row(report: Reported) -> tuple[str, ...]:
@@ -129,18 +130,18 @@ def write_overview(out: Path) -> list[Path]:
     found = reports(out, notes.missing)
     if not found:
         raise UserError(f"{out} has no reports; `fedbraid study run NAME --out {out}` makes one")
-    contents: dict[str, bytes] = {"overview.md": to_markdown(found).encode()}
-    drawn = None
-    if _accuracies(found):
-        draw = partial(against_the_paper, found)
-        drawn = picture("overview", "Ours and the papers' numbers", READING, draw)
-        contents[PICTURE] = drawn.light
-    contents["overview.html"] = to_html(found, drawn).encode()
+    drawing = Drawing("overview", "Ours and the papers' numbers", READING, partial(against_the_paper, found))
+    drawn = [drawing.drawn()] if _accuracies(found) else []
+    if not drawn:
+        (out / "overview.png").unlink(missing_ok=True)  # of what was here before
+    contents = {
+        "overview.md": page_markdown(page(found, section_link, drawn)).encode(),
+        **{f"{picture.name}.png": picture.light for picture in drawn},
+        "overview.html": to_html(page(found, lambda one: f"{quote(one.folder)}/report.html", drawn)).encode(),
+    }
     for path in dict.fromkeys(page_path(one.study["paper"]) for one in found):
         mine = [one for one in found if page_path(one.study["paper"]) == path]
         contents[path] = verdict_page(mine[0].paper, mine, notes, _not_run(mine)).encode()
-    if drawn is None:
-        (out / PICTURE).unlink(missing_ok=True)  # of what was here before
     for name, content in contents.items():
         write_bytes(out / name, content)
     return [out / name for name in contents]
@@ -153,25 +154,11 @@ def _not_run(found: Sequence[Reported]) -> list[str]:
     return [f"{recipe.item}: {recipe.title}" for recipe in others if recipe.paper in papers]
 
 
-def to_markdown(found: Sequence[Reported]) -> str:
-    lines = [f"# {TITLE}", "", literal(headline(found)), ""]
-    lines += [f"![{READING}]({PICTURE})", ""] if _accuracies(found) else []
-    lines += [markdown_row(COLUMNS), markdown_row(["---", "---", *["---:"] * 3, "---", "---", "---"])]
-    lines += [markdown_row([f"[{literal(one.folder)}]({section_link(one)})", *map(literal, row(one))]) for one in found]
-    return "\n".join([*lines, "", *[f"- {note}" for note in NOTES]]) + "\n"
-
-
-def to_html(found: Sequence[Reported], drawn: Picture | None) -> str:
-    titles = "".join(f'<th scope="col">{text(title)}</th>' for title in COLUMNS)
-    rows = "\n".join(
-        f'<tr><th scope="row"><a href="{quote(one.folder)}/report.html">{text(one.folder)}</a></th>'
-        f"{''.join(f'<td>{text(word)}</td>' for word in row(one))}</tr>"
-        for one in found
-    )
-    body = [f"<h1>{TITLE}</h1>", f'<p class="headline">{text(headline(found))}</p>']
-    body += [figure(drawn)] if drawn else []
-    body.append(
-        f'<div class="wide"><table>\n<thead><tr>{titles}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>'
-    )
-    body.append(f'<p class="note">{"<br>".join(map(text, NOTES))}</p>')
-    return document(TITLE, "\n".join(body))
+def page(found: Sequence[Reported], link: Callable[[Reported], str], drawn: Sequence[Picture] = ()) -> Page:
+    """The overview as data; each row links to what `link` says."""
+    texts = {"report", "what it is", "mean difference", "claims", "equivalence", "time"}
+    columns = tuple(TableColumn(title, title, words=title in texts) for title in COLUMNS)
+    rows = tuple((TableCell(one.folder, link=link(one)), *map(TableCell, row(one))) for one in found)
+    pictures = [Section(picture.title, (picture,)) for picture in drawn]
+    table = Section("Reports", (TableData(columns, rows, NOTES),))
+    return Page(TITLE, (Paragraph(headline(found), "headline"),), (*pictures, table))

@@ -12,13 +12,13 @@ from fedbraid.errors import UserError, unknown
 from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
+from fedbraid.studies.courses import AXES
 from fedbraid.studies.feasibility import check_possible
 from fedbraid.studies.log_keys import check_key, met, needs
 from fedbraid.studies.naming import AT, Place, chosen, matching, pairs, places
 from fedbraid.studies.recipe import Line, Picture, Recipe
-from fedbraid.studies.reporting.courses import AXES
-from fedbraid.studies.reporting.entries import unit_of
 from fedbraid.studies.run_digest import digest
+from fedbraid.studies.table_entries import unit_of
 from fedbraid.studies.typed_tables import make_typed
 
 HERE = Path(__file__).parent / "recipes"

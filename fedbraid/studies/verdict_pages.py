@@ -14,13 +14,12 @@ from statistics import fmean
 from typing import Any
 from urllib.parse import quote
 
-from fedbraid.report.table import literal, markdown_row
-from fedbraid.report.words import NOTHING
+from fedbraid.report.markdown import literal, markdown_row
+from fedbraid.report.words import NOTHING, signed
 from fedbraid.studies.cell_evidence import READINGS
 from fedbraid.studies.claims import RELATIVE
 from fedbraid.studies.reported import Reported, claim_verdict, differing
-from fedbraid.studies.reporting.machines import duration
-from fedbraid.studies.reporting.words import signed
+from fedbraid.studies.run_origins import duration
 from fedbraid.studies.study_notes import FindingNote, StudyNotes
 
 UNKNOWABLE, NO_DATA = "cannot be known", "cannot be known here: no data"

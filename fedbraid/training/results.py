@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def environment() -> dict[str, str]:
 def write_report(directory: Path, records: list[RunRecord], config: Config, remarks: Sequence[str] = ()) -> list[Path]:
     """The report on runs that share a configuration, but for their methods and seeds."""
     shared = to_toml(replace(config, seed=0))
-    from fedbraid.report.html import write_comparison  # pages and pictures, which a run does without
+    from fedbraid.report.run_report import write_comparison  # pages and pictures, which a run does without
 
     return write_comparison(
         directory,
@@ -125,4 +126,5 @@ def write_report(directory: Path, records: list[RunRecord], config: Config, rema
         environment=environment(),
         command=shared,
         remarks=remarks,
+        date=f"{(now := datetime.now()).day} {now:%B %Y}",
     )

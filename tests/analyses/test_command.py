@@ -49,7 +49,7 @@ def run(fedbraid, place):
 
 
 def titles(report):
-    return re.findall(r"<h2>([^<]*)</h2>\n<figure>", report.read_text())
+    return re.findall(r"<h[23][^>]*>([^<]*)</h[23]>\s*<figure>", report.read_text())
 
 
 def test_tables_numbers_and_pictures_go_beside_the_run_and_into_its_report(fedbraid, run):
@@ -67,7 +67,7 @@ def test_tables_numbers_and_pictures_go_beside_the_run_and_into_its_report(fedbr
     added = ["What a score costs", "What local training forgets"]
     assert titles(run / "report.html") == before + added
     text = (run / "report.html").read_text()
-    assert text.index("What local training forgets") < text.index("<h2>Settings</h2>")
+    assert text.index(">Analyses</h2>") < text.index("What local training forgets") < text.index(">Configuration</h2>")
     assert "Bars below zero where it holds little are forgetting." in text
 
     fedbraid("analyze", run, "--what", "cost")  # again: in its old place, once

@@ -24,7 +24,7 @@ from fedbraid.config.schema import Named
 from fedbraid.data.hub import Fetched
 from fedbraid.data.locate import LAYOUTS
 from fedbraid.data.partitions.by_name import parse_partition
-from fedbraid.report.split_table import split_facts
+from fedbraid.report.partition_table import split_facts
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

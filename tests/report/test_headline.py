@@ -8,7 +8,7 @@ from made_up_runs import regression, run
 
 from fedbraid.errors import UserError
 from fedbraid.report.headline import caveats, headline
-from fedbraid.report.settings import flattened, setting_rows
+from fedbraid.report.run_settings import flattened, setting_rows
 
 
 def seeds(label: str, *lasts: float) -> list:  # type: ignore[type-arg]
@@ -75,11 +75,27 @@ def test_unequal_rounds_and_tasks() -> None:
 
 
 def test_settings_say_who_differs() -> None:
-    rows = dict(setting_rows([run("a", [0.5], 0), run("a", [0.5], 1), run("b", [0.5], 0), run("b", [0.5], 1)]))
-    assert rows["data.name"] == "digits"
+    chosen, left = setting_rows([run("a", [0.5], 0), run("a", [0.5], 1), run("b", [0.5], 0), run("b", [0.5], 1)])
+    rows = dict(chosen)
+    assert dict(left) == {"data.name": "digits"}
     assert rows["partition.seed"] == "0, 1"
     assert rows["method"] == "a; b"
     assert flattened({"x": {"y": [1, 2], "z": {}}, "on": True}) == {"x.y": "[1, 2]", "x.z": "{}", "on": "true"}
+
+
+def test_settings_that_are_the_defaults_are_apart() -> None:
+    """Of what the runs name, too: a data set's options, the optimiser's and a strand's."""
+    settings = {
+        "method": "fedavg+disco",
+        "rounds": 30,
+        "data": {"name": "digits"},
+        "partition": {"name": "dirichlet", "clients": 7, "beta": 0.1},
+        "optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.0},
+        "strands": {"disco": {"a": 0.5, "b": 0.2}},
+    }
+    chosen, left = setting_rows([replace(run("x", [0.5]), settings=settings)])
+    assert [key for key, _ in chosen] == ["method", "partition.beta", "optimizer.lr", "strands.disco.b"]
+    assert {key for key, _ in left} >= {"rounds", "data.name", "optimizer.momentum", "strands.disco.a"}
 
 
 def test_no_runs() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ from made_up_runs import HOSTILE, regression, run
 from pages import Page
 
 from fedbraid.errors import UserError
-from fedbraid.report.html import page, write_comparison, write_report
+from fedbraid.report.analysed import refresh
+from fedbraid.report.html import to_html
 from fedbraid.report.pictures import Picture
 from fedbraid.report.run_groups import RunRecord
+from fedbraid.report.run_report import run_page, write_comparison
 
 ENVIRONMENT = {"python": "3.11", "machine": "<b>two</b> cores", "versions": {"torch": "2"}}
 
@@ -37,9 +40,9 @@ def test_the_report_is_whole_and_alone(written: list[Path]) -> None:
     text = written[-1].read_text(encoding="utf-8")
     shown = Page(text)
     assert shown.open == []
-    assert not {"script", "link", "iframe", "object", "a", "b"} & set(shown.tags)
-    assert shown.resources
-    assert all(resource.startswith("data:image/png;base64,") for resource in shown.resources)
+    assert not {"script", "link", "iframe", "object", "b"} & set(shown.tags)
+    assert shown.embedded
+    assert all(resource.startswith("data:image/png;base64,") for resource in shown.embedded)
     assert not re.search(r"url\(|@import|https?://", text)
     assert shown.tags.count("img") == shown.tags.count("figcaption") == 4
 
@@ -67,8 +70,7 @@ def test_what_users_wrote_is_shown_and_not_obeyed(written: list[Path]) -> None:
     ],
 )
 def test_a_single_run(tmp_path: Path, record: RunRecord, told: str) -> None:
-    path = tmp_path / "report.html"
-    write_report(path, [record], environment={})
+    *_, path = write_comparison(tmp_path, [record], environment={})
     shown = Page(path.read_text(encoding="utf-8"))
     assert told in shown.text
     assert "nothing recorded" in shown.text
@@ -76,14 +78,51 @@ def test_a_single_run(tmp_path: Path, record: RunRecord, told: str) -> None:
 
 def test_same_runs_same_page() -> None:
     picture = Picture("curves", "Accuracy", "Higher is better.", b"light", b"dark")
-    one, two = (page([run("fedavg", [0.5])], [picture], None, "Title", ENVIRONMENT, "") for _ in range(2))
+    one, two = (to_html(run_page([run("fedavg", [0.5])], [picture], None, "", ENVIRONMENT, "")) for _ in range(2))
     assert one == two
     assert "Command" not in one
 
 
 def test_no_runs_write_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError):
-        write_report(tmp_path / "report.html", [], environment={})
-    with pytest.raises(UserError):
         write_comparison(tmp_path, [], environment={})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_contents_lead_to_every_part(written: list[Path]) -> None:
+    text = written[-1].read_text(encoding="utf-8")
+    links = [link for link in Page(text).resources if link.startswith("#")]
+    assert len(links) == text.count("<h2 ") == len({*links})
+    assert all(f'id="{link[1:]}"' in text for link in links)
+
+
+def test_a_report_is_titled_by_its_methods_and_task_and_dated(tmp_path: Path) -> None:
+    settings = {
+        "data": {"name": "digits"},
+        "partition": {"name": "dirichlet", "clients": 4, "beta": 0.3, "min_size": 10},
+        "model": {"name": "mlp", "hidden": [64]},
+        "rounds": 2,
+    }
+    records = [replace(run(label, [0.5, 0.6], seed), settings=settings) for label in "ab" for seed in (0, 1)]
+    page = run_page(records, [], None, "", {}, "", date="1 May 2026")
+    assert page.title == "a and b on digits"
+    assert page.subtitle == (
+        "digits, dirichlet (beta=0.3) among 4 clients, mlp, 2 rounds, 2 seeds · reported on 1 May 2026"
+    )
+    assert run_page(records, [], None, "Mine", {}, "").title == "Mine"
+    many = [run(f"method {k}", [0.5]) for k in range(4)]
+    assert run_page(many, [], None, "", {}, "").title == "4 methods on digits"
+
+
+def test_a_part_for_analyses_is_filled_in_later(tmp_path: Path) -> None:
+    write_comparison(tmp_path, [run("fedavg", [0.5])], environment={})
+    assert "None yet" in (tmp_path / "report.html").read_text()
+    (tmp_path / "analyses").mkdir()
+    about = {"name": "drift", "title": "Drift & more", "reading": "Less is better.", "numbers": {"drift.mean": 0.25}}
+    (tmp_path / "analyses" / "drift.json").write_text(json.dumps(about))
+    for kind in ("", "-dark"):
+        (tmp_path / "analyses" / f"drift{kind}.png").write_bytes(b"picture")
+    assert refresh(tmp_path) and refresh(tmp_path)
+    shown = Page((tmp_path / "report.html").read_text())
+    assert shown.open == []
+    assert shown.text.count("Drift & more") == 1 and "drift.mean" in shown.text and "None yet" not in shown.text

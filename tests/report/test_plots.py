@@ -127,7 +127,7 @@ def test_same_data_same_bytes(tmp_path: Path) -> None:
 
 def test_nothing_but_drawing_needs_matplotlib(tmp_path: Path) -> None:
     code = (
-        "import sys; import fedbraid.report.html, fedbraid.report.plots, fedbraid.report.table;"
+        "import sys; import fedbraid.report.run_report, fedbraid.report.plots, fedbraid.report.run_table;"
         "assert not any(name.split('.')[0] == 'matplotlib' for name in sys.modules)"
     )
     assert python(tmp_path, "-c", code) == (0, "")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_up_runs import run
 
-from fedbraid.report.pictures import pictures
+from fedbraid.report.run_report import pictures
 from fedbraid.report.sweeps import sweep, sweeps
 
 

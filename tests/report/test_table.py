@@ -10,7 +10,11 @@ from made_up_runs import HOSTILE, regression, run
 from rich.console import Console
 
 from fedbraid.errors import UserError
-from fedbraid.report.table import Table, comparison, to_json, to_markdown, to_rich
+from fedbraid.report.markdown import table_markdown as to_markdown
+from fedbraid.report.run_table import comparison
+from fedbraid.report.tables import TableData as Table
+from fedbraid.report.tables import to_json
+from fedbraid.report.terminal import to_rich
 
 
 def shown(table: Table, width: int = 100) -> str:

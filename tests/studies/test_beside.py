@@ -7,8 +7,8 @@ import pytest
 from fedbraid.config.schema import to_dict
 from fedbraid.errors import UserError
 from fedbraid.studies import recipe_files, run_records
+from fedbraid.studies.account import account, ours
 from fedbraid.studies.cell_metrics import parse
-from fedbraid.studies.reporting.account import account
 from fedbraid.studies.run_digest import digest
 from fedbraid.studies.run_records import record_of
 from fedbraid.studies.study_plan import table
@@ -85,8 +85,8 @@ def test_a_speedup_says_how_many_runs_got_there(made, tmp_path):
     for row, seed in ACCURACIES:
         record(made, row, seed, tmp_path)
     told = account(made.recipe, gathered(made, tmp_path))
-    assert told.ours(told.entries["FedSkip-2", "speedup"]) == "1.00 ± 1.41 (1/2 reached)"
-    assert told.ours(told.entries["FedAvg", "speedup"]) == "1.00 ± 0.00"
+    assert ours(told.entries["FedSkip-2", "speedup"], 2, 2) == "1.00 ± 1.41 (1/2 reached)"
+    assert ours(told.entries["FedAvg", "speedup"], 2, 2) == "1.00 ± 0.00"
     assert "(2/3 reached), of a speedup: a run that never got there counts as 0" in told.notes
 
 

@@ -81,7 +81,7 @@ def test_a_cell_of_two_tables_is_beside_the_papers_spread_where_one_has_it(tmp_p
 def test_what_is_written(out: Path) -> None:
     assert [path.name for path in write_overview(out)] == ["overview.md", "overview.png", "overview.html", "made.md"]
     page = Page((out / "overview.html").read_text(encoding="utf-8"))
-    links = [link for link in page.resources if not link.startswith("data:")]
+    links = [link for link in page.embedded if not link.startswith("data:")]
     assert [link.removesuffix("/report.html") for link in links] == [one.folder for one in reports(out)]
     assert all((out / link).is_file() for link in links)
     first = (out / "overview.md").read_bytes()

@@ -19,27 +19,26 @@ from pages import Page
 from PIL import Image
 
 from fedbraid.config.schema import flat, to_dict
+from fedbraid.report.bars import bars
+from fedbraid.report.html import to_html
+from fedbraid.report.latex import escaped
+from fedbraid.report.looks import looks
+from fedbraid.report.words import signed
 from fedbraid.studies import run_records
+from fedbraid.studies.account import account, spread
 from fedbraid.studies.cell_metrics import parse
+from fedbraid.studies.picture_data import asked, in_order
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
-from fedbraid.studies.report import write_report
-from fedbraid.studies.reporting.account import account
-from fedbraid.studies.reporting.asked import asked, in_order
-from fedbraid.studies.reporting.bars import bars
-from fedbraid.studies.reporting.drawing import curves, line, split
-from fedbraid.studies.reporting.entries import Entry, Number, commands, entries, unit_of
-from fedbraid.studies.reporting.latex import escaped, to_latex
-from fedbraid.studies.reporting.looks import looks
-from fedbraid.studies.reporting.machines import duration, origins
-from fedbraid.studies.reporting.markdown import to_markdown
-from fedbraid.studies.reporting.notes import told_of
-from fedbraid.studies.reporting.page import page
-from fedbraid.studies.reporting.pictures import pictures, reading
-from fedbraid.studies.reporting.shared import NOT_TOLD, nested, sharing, to_toml
-from fedbraid.studies.reporting.tidy import to_json
-from fedbraid.studies.reporting.words import signed, spread
+from fedbraid.studies.report import page, to_latex, to_markdown, write_report
+from fedbraid.studies.report_notes import told_of
+from fedbraid.studies.report_pictures import pictures, reading
+from fedbraid.studies.results_json import to_json
+from fedbraid.studies.run_origins import duration, origins
 from fedbraid.studies.run_records import Record
+from fedbraid.studies.shared_settings import NOT_TOLD, nested, sharing, to_toml
+from fedbraid.studies.study_figures import curves, line, split
 from fedbraid.studies.study_plan import Changes, table
+from fedbraid.studies.table_entries import Number, TableEntry, commands, entries, unit_of
 from fedbraid.studies.table_results import Results, gathered
 
 AVG_1, AVG_5 = ("FedAvg", "β = 0.1"), ("FedAvg", "β = 0.5")
@@ -187,7 +186,7 @@ def test_latex_is_whole_whatever_the_names_are() -> None:
     assert all(line.count("&") == 2 and line.endswith(r"\\") for line in lines)
     assert not any(line.lstrip().startswith("[") for line in lines)  # which would be an option of the line before
     assert r"\input" not in text
-    assert bare.count("%") == 1  # the comment that names the package
+    assert bare.count("%") == 1 + text.count("{%\n")  # the comment that names the packages, and the ends of lines
 
 
 def test_latex_has_the_numbers(written: Path) -> None:
@@ -249,9 +248,9 @@ def test_the_page_is_whole_and_alone(written: Path) -> None:
     text = (written / "report.html").read_text(encoding="utf-8")
     shown = Page(text)
     assert shown.open == []
-    assert not {"script", "link", "iframe", "object", "a", "b"} & set(shown.tags)
-    assert shown.resources
-    assert all(resource.startswith("data:image/png;base64,") for resource in shown.resources)
+    assert not {"script", "link", "iframe", "object", "b"} & set(shown.tags)
+    assert shown.embedded
+    assert all(resource.startswith("data:image/png;base64,") for resource in shown.embedded)
     assert not re.search(r"url\(|@import|https?://", text)
     assert shown.tags.count("img") == shown.tags.count("figcaption") == 4
     for words in (
@@ -272,7 +271,7 @@ def test_the_page_is_whole_and_alone(written: Path) -> None:
 
 def test_names_are_shown_and_not_obeyed() -> None:
     told = account(hostile(), results(hostile(), hostile_courses()))
-    shown = Page(page(told, []))
+    shown = Page(to_html(page(told, [])))
     assert all(name in shown.text for name in HOSTILE)
     assert "script" not in shown.tags
     markdown = to_markdown(told)
@@ -286,7 +285,7 @@ def test_names_are_shown_and_not_obeyed() -> None:
 
 def test_other_settings_are_said_first_and_loudly() -> None:
     told = account(recipe(seeds=5), results(variant="--scale small --rounds 3"))
-    html, markdown, tex = page(told, []), to_markdown(told), to_latex(told)
+    html, markdown, tex = to_html(page(told, [])), to_markdown(told), to_latex(told)
     for text in (html, markdown):
         assert text.index("NOT THE PAPER") < text.index("60.27")
         assert "--scale small --rounds 3" in text
@@ -299,7 +298,7 @@ def test_other_settings_are_said_first_and_loudly() -> None:
     assert "further from the paper's" not in told.headline
     plain = account(recipe(), results())
     assert plain.warnings == ()
-    assert 'class="loud"' not in page(plain, [])
+    assert 'class="loud"' not in to_html(page(plain, []))
 
 
 def some() -> Results:
@@ -314,7 +313,7 @@ def test_missing_cells_are_told_with_how_to_run_them() -> None:
     assert "| **FedAvg** | 50.00 (n=1) | missing |" in to_markdown(told)
     assert told.warnings == ("1 of 4 cells was not run yet.", "1 cell lacks some of its seeds.")
     assert "    fedbraid study run made-table1 --only FedAvg --resume" in to_markdown(told).splitlines()
-    assert "fedbraid study run made-table1 --only FedAvg --resume" in Page(page(told, [])).text
+    assert "fedbraid study run made-table1 --only FedAvg --resume" in Page(to_html(page(told, []))).text
     found = cells_of(to_json(told))
     assert (found[AVG_5]["missing"], found[AVG_5]["ours"], found[AVG_1]["missing"]) == ([0, 1, 2], None, [0, 2])
     (claim,) = told.findings
@@ -660,7 +659,7 @@ def test_signs() -> None:
 )
 def test_differences_beyond_both_spreads(values: list[float], paper: Number | None, beyond: bool) -> None:
     some = entries(recipe(), results())[AVG_1]
-    entry: Entry = replace(some, values=dict(enumerate(values)), paper=paper)
+    entry: TableEntry = replace(some, values=dict(enumerate(values)), paper=paper)
     assert entry.beyond is beyond
 
 

@@ -16,7 +16,7 @@ from fedbraid.cli.app import app
 from fedbraid.data.noise import noisy
 from fedbraid.data.validation import divided
 from fedbraid.report.headline import caveats
-from fedbraid.report.table import comparison
+from fedbraid.report.run_table import comparison
 
 pytestmark = pytest.mark.usefixtures("not_rendered")
 SIZES = (30, 1, 12, 17, 8)

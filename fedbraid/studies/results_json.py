@@ -6,13 +6,13 @@ from math import isfinite, isnan
 from typing import Any
 
 from fedbraid.config.schema import to_dict
+from fedbraid.studies.account import Account
 from fedbraid.studies.cell_evidence import cost, equivalence, mean_and_spread, readings, spread_of
 from fedbraid.studies.claims import POINTS, Finding, Interval, Pair
 from fedbraid.studies.naming import AT, Place
-from fedbraid.studies.reporting.account import Account
-from fedbraid.studies.reporting.entries import Entry, Number, unit_of
-from fedbraid.studies.reporting.machines import runs_of
-from fedbraid.studies.reporting.shared import Sharing, nested
+from fedbraid.studies.run_origins import runs_of
+from fedbraid.studies.shared_settings import Sharing, nested
+from fedbraid.studies.table_entries import Number, TableEntry, unit_of
 
 
 def to_json(told: Account) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def to_json(told: Account) -> dict[str, Any]:
     }
 
 
-def _cell(entry: Entry) -> dict[str, Any]:
+def _cell(entry: TableEntry) -> dict[str, Any]:
     return {
         "row": entry.row,
         "column": entry.column,
@@ -59,7 +59,7 @@ def _cell(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _evidence(told: Account, entry: Entry) -> dict[str, Any]:
+def _evidence(told: Account, entry: TableEntry) -> dict[str, Any]:
     """Return what stands beside the number: what it rests on, other readings of the same runs, what they cost."""
     cell = told.results.cells[entry.place]
     config, compared = cell.settings, entry.paper is not None and entry.comparable and bool(entry.values)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_up_study import COURSES, recipe, results
 
+from fedbraid.report.latex import NAME, PAGE, floats, pieces
+from fedbraid.report.tables import Detail, TableCell, TableColumn, TableData
+from fedbraid.studies.account import account
 from fedbraid.studies.recipe import Line, Recipe
-from fedbraid.studies.reporting.account import account
-from fedbraid.studies.reporting.latex import to_latex
-from fedbraid.studies.reporting.typeset import LINES, Group, floats, pieces, width, wrapped
+from fedbraid.studies.report import to_latex
 from fedbraid.studies.table_results import Results
 
 LONG = "FedAvg with a momentum of 0.9 at the server, and 5 local epochs of every one of the clients"
@@ -30,41 +32,38 @@ def large(rows: int, columns: int) -> tuple[Recipe, Results]:
     return made, results(made, {(row.name, column.name): one for row in down for column in across})
 
 
-@pytest.mark.parametrize(("text", "size"), [("0123456789", 5.2), ("MW", 2.12), ("", 0.0)])
-def test_widths_are_those_of_the_letters(text: str, size: float) -> None:
-    assert width(text) == pytest.approx(size)
+def drawn(heads: Sequence[str], rows: Sequence[tuple[TableCell, ...]]) -> TableData:
+    return TableData((TableColumn("row", ""), *(TableColumn(head, head) for head in heads)), tuple(rows))
 
 
-def test_text_is_broken_at_words_and_within_those_that_are_too_long() -> None:
-    lines = wrapped("a few words and Donaudampfschifffahrt", 6.0)
-    assert "".join(lines).replace(" ", "") == "afewwordsandDonaudampfschifffahrt"
-    assert all(width(line) <= 6.0 for line in lines)
-    assert lines[0] == "a few words"
+def cells(texts: Sequence[str], **details: str) -> tuple[TableCell, ...]:
+    """A row of our numbers; of the last one there is a detail."""
+    found = [TableCell(text) for text in texts]
+    last = replace(found[-1], details=tuple(Detail(name, text) for name, text in details.items()))
+    return (TableCell("FedAvg"), *found[:-1], last)
 
 
 def test_columns_that_do_not_fit_side_by_side_are_put_below_in_equal_numbers() -> None:
-    cells = tuple("60.27 ± 0.31" for _ in range(8))
-    found = pieces([f"column {k}" for k in range(8)], [Group(("FedAvg",), (("", cells),))], 1.1)
+    found = pieces(drawn([f"column {k}" for k in range(8)], [cells(["60.27 ± 0.31"] * 8)]))
     assert [piece.columns for piece in found] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    assert [piece.columns for piece in pieces(["a", "b"], [Group(("x",), (("", cells[:2]),))], 1.1)] == [(0, 1)]
+    assert [piece.columns for piece in pieces(drawn("ab", [cells(["60.27 ± 0.31"] * 2)]))] == [(0, 1)]
 
 
 def test_lines_that_say_nothing_of_a_blocks_columns_are_left_out() -> None:
-    lines = (("", ("60.27 ± 0.31",) * 8), ("paper", ("–",) * 7 + ("70.00",)))
-    one, other = pieces([f"column {k}" for k in range(8)], [Group(("FedAvg",), lines)], 1.1)
+    one, other = pieces(drawn([f"column {k}" for k in range(8)], [cells(["60.27 ± 0.31"] * 8, paper="70.00")]))
     assert [len(piece.groups[0].lines) for piece in (one, other)] == [1, 2]
 
 
-def test_words_of_a_columns_name_stay_whole() -> None:
-    (found,) = pieces(["SHAKESPEARE (660,10)"], [Group(("FedAvg",), (("", ("1",)),))], 1.1)
+def test_words_of_names_stay_whole() -> None:
+    (found,) = pieces(drawn(["SHAKESPEARE (660,10)"], [(TableCell(LONG), TableCell("1"))]))
     assert found.heads == (("SHAKESPEARE", "(660,10)"),)
+    assert " ".join(found.groups[0].name) == LONG and max(map(len, found.groups[0].name)) <= NAME
 
 
 def test_rows_that_do_not_fit_a_page_go_on_in_another() -> None:
-    groups = [Group((f"row {k}",), (("", ("1",)),)) for k in range(56)]
-    pages = floats(pieces(["a"], groups, 1.1), 5, 3)
+    pages = floats(pieces(drawn("a", [(TableCell(f"row {k}"), TableCell("1")) for k in range(56)])), 5, 3)
     assert [len(piece.groups) for page in pages for piece in page] == [28, 28]
-    assert all(sum(piece.height for piece in page) <= LINES - 3 for page in pages)
+    assert all(sum(piece.height for piece in page) <= PAGE - 3 for page in pages)
 
 
 def test_a_table_without_numbers_in_some_rows_and_columns_leaves_them_out() -> None:
@@ -82,14 +81,17 @@ def test_continued_tables_have_one_number_and_one_label() -> None:
     assert several > 1
     assert text.count(r"\addtocounter{table}{-1}") == text.count("continued.") == several - 1
     assert text.count(r"\label{") == 1
-    assert text.startswith(rf"% needs \usepackage{{booktabs}}; its {several} floats fit")
+    assert text.startswith(rf"% needs \usepackage{{booktabs,graphicx}}; its {several} floats fit")
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex here")
 @pytest.mark.parametrize("size", ["10pt", "12pt"])
 def test_latex_has_nothing_to_say_against_a_large_table(size: str, tmp_path: Path) -> None:
     (tmp_path / "table.tex").write_text(to_latex(account(*large(14, 7))), encoding="utf-8")
-    text = rf"\documentclass[{size}]{{article}}\usepackage{{booktabs}}\begin{{document}}\input{{table}}\end{{document}}"
+    text = (
+        rf"\documentclass[{size}]{{article}}"
+        r"\usepackage{booktabs,graphicx}\begin{document}\input{table}\end{document}"
+    )
     (tmp_path / "main.tex").write_text(text, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)

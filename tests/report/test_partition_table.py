@@ -8,7 +8,7 @@ import pytest
 
 from fedbraid.core.random import stream
 from fedbraid.data import Dataset, Partition, Split, make_partition, summary
-from fedbraid.report.split_table import client_table, in_a_sentence, overall, split_facts
+from fedbraid.report.partition_table import client_table, in_a_sentence, overall, split_facts
 
 
 def labelled(samples: int = 600) -> Dataset:

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf, isnan
 
-from fedbraid.report.words import NOTHING, listed
+from fedbraid.report.words import MARK, NOTHING, listed, pattern, signed
 from fedbraid.studies.claims import Finding, Interval, Verdict
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Recipe
-from fedbraid.studies.reporting.entries import Entry
-from fedbraid.studies.reporting.words import MARK, pattern, signed
+from fedbraid.studies.table_entries import TableEntry
 from fedbraid.studies.table_results import Results
 
 CHOSEN_ON_TEST = "best round, chosen on the test set"
 
-Entries = Mapping[Place, Entry]
+Entries = Mapping[Place, TableEntry]
 
 
 def headline(entries: Entries, found: Sequence[Finding], variant: str = "") -> str:
@@ -117,7 +116,7 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     return told
 
 
-def _about_lost(recipe: Recipe, there: Sequence[Entry]) -> list[str]:
+def _about_lost(recipe: Recipe, there: Sequence[TableEntry]) -> list[str]:
     """Runs that diverged and have a number all the same, which nothing in the table would tell."""
     groups: dict[str, set[Place]] = {}
     for entry in there:
@@ -201,7 +200,7 @@ def _about_metrics(recipe: Recipe, entries: Entries) -> list[str]:
     return [f"{_named(places, recipe)}: {words}" for words, places in groups.items()]
 
 
-def _metric_words(entry: Entry, recipe: Recipe) -> str:
+def _metric_words(entry: TableEntry, recipe: Recipe) -> str:
     share = " in %" if recipe.unit == "%" and entry.metric.percent == 100.0 else ""
     chosen = f" ({CHOSEN_ON_TEST})" if entry.metric.text.split("(")[0] == "best" else ""
     way = "more is better" if entry.metric.higher_is_better else "less is better"

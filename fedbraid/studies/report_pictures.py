@@ -8,16 +8,17 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from fedbraid.report import pictures as report
+from fedbraid.report.bars import bars
 from fedbraid.report.lines import METRICS
+from fedbraid.report.pictures import Drawing
+from fedbraid.report.pictures import Picture as Drawn
 from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.naming import Place
+from fedbraid.studies.picture_data import Asked, asked, in_order
 from fedbraid.studies.recipe import Picture, Recipe
-from fedbraid.studies.reporting.asked import Asked, asked, in_order
-from fedbraid.studies.reporting.bars import bars
-from fedbraid.studies.reporting.drawing import MOST_BANDS, course_words, curves, has_bands, line, shown_heights, split
-from fedbraid.studies.reporting.entries import Entry
 from fedbraid.studies.round_series import is_share, more_is_better
+from fedbraid.studies.study_figures import MOST_BANDS, course_words, curves, has_bands, line, shown_heights, split
+from fedbraid.studies.table_entries import TableEntry
 from fedbraid.studies.table_results import Results
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ SPLIT = (
 WHISKERS = "whiskers are the standard deviation over seeds"
 
 
-def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -> list[report.Picture]:
+def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, TableEntry]) -> list[Drawn]:
     """All pictures that there is something for; courses of the runs if the recipe asks for none."""
     names: Counter[str] = Counter()
     drawn = []
@@ -41,21 +42,21 @@ def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -
         for one in _splits(wanted, results) if picture.kind == "split" else _of_numbers(wanted):
             names[picture.kind] += 1
             name = picture.kind if names[picture.kind] == 1 else f"{picture.kind}-{names[picture.kind]}"
-            drawn.append(report.picture(name, *one))
+            drawn.append(Drawing(name, *one).drawn())
     return drawn
 
 
-Drawn = tuple[str, str, Callable[..., "Figure"]]
+Asks = tuple[str, str, Callable[..., "Figure"]]
 """A title, what to read from it, and the picture."""
 
 
-def _of_numbers(wanted: Asked) -> list[Drawn]:
+def _of_numbers(wanted: Asked) -> list[Asks]:
     return [(title(wanted), reading(wanted), partial(DRAWN[wanted.picture.kind], wanted))] if wanted.shown else []
 
 
-def _splits(wanted: Asked, results: Results) -> list[Drawn]:
+def _splits(wanted: Asked, results: Results) -> list[Asks]:
     """Of each column, the split of its first run: another seed has another."""
-    found: list[Drawn] = []
+    found: list[Asks] = []
     for column in wanted.columns:
         records = [record for row in wanted.rows for record in results.cells[row, column].records.values()]
         run = next((record for record in records if record.label_counts), None)

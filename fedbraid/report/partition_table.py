@@ -12,7 +12,7 @@ from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.data.dataset_facts import quantiles
 from fedbraid.data.partition_summary import summary
 from fedbraid.report.series import Floats
-from fedbraid.report.table import Cell, Column, Table
+from fedbraid.report.tables import TableCell, TableColumn, TableData
 from fedbraid.report.words import NOTHING, amount
 
 MOST_ROWS = 20
@@ -71,7 +71,7 @@ def overall(told: Facts) -> list[tuple[str, str]]:
     return rows
 
 
-def client_table(told: Facts) -> Table:
+def client_table(told: Facts) -> TableData:
     """One row a client; of many clients the first, the last, the most skewed ones, and quantiles over all."""
     columns, values = _columns(told)
     total = len(values)
@@ -89,10 +89,9 @@ def client_table(told: Facts) -> Table:
             f"of {total:,} clients the first {ENDS} and the last {ENDS}, then (*) the {len(skewed)} most skewed by "
             f"{by}, then each column's quantiles over all clients; --json has every client"
         ]
-    cells = tuple((Cell(name), *_cells(columns, row)) for name, row in rows)
-    return Table(
-        (Column("client", "client"), *(Column(title, title) for title in columns)), cells, (*notes, *_notes(told))
-    )
+    cells = tuple((TableCell(name), *_cells(columns, row)) for name, row in rows)
+    titles = TableColumn("client", "client"), *(TableColumn(title, title) for title in columns)
+    return TableData(titles, cells, (*notes, *_notes(told)))
 
 
 def _columns(told: Facts) -> tuple[list[str], Floats]:
@@ -145,9 +144,9 @@ def _notes(told: Facts) -> list[str]:
     return notes
 
 
-def _cells(columns: list[str], row: Floats) -> list[Cell]:
+def _cells(columns: list[str], row: Floats) -> list[TableCell]:
     return [
-        Cell(f"{value:,.6g}" if title in COUNTED and not np.isnan(value) else _number(value), value)
+        TableCell(f"{value:,.6g}" if title in COUNTED and not np.isnan(value) else _number(value), value)
         for title, value in zip(columns, row.tolist(), strict=True)
     ]
 

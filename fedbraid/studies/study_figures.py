@@ -1,4 +1,4 @@
-"""Figures of a study: courses of its runs, lines over the columns' numbers, and splits."""
+"""Figures of a study: courses of its runs, lines over the columns' numbers, and partition_figures."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbraid.report import splits
+from fedbraid.report import panels as panels_of
+from fedbraid.report import partition_figures
+from fedbraid.report.bars import PAPERS
 from fedbraid.report.lines import METRICS, amounts, whole_numbers
 from fedbraid.report.style import LIGHT, NORMAL, Theme, legend, stroke, titled
 from fedbraid.report.words import byte_unit, shortened
+from fedbraid.studies.courses import Course, heights
 from fedbraid.studies.key_labels import key_words
-from fedbraid.studies.reporting import panels as panels_of
-from fedbraid.studies.reporting.asked import Asked
-from fedbraid.studies.reporting.bars import PAPERS
-from fedbraid.studies.reporting.courses import Course, heights
+from fedbraid.studies.picture_data import Asked
 from fedbraid.studies.round_series import is_share
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ def line(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
     return figure
 
 
-def split(label_counts: splits.Counts, column: str, *, theme: Theme = LIGHT) -> Figure:
+def split(label_counts: partition_figures.Counts, column: str, *, theme: Theme = LIGHT) -> Figure:
     """Who holds what in a column."""
-    figure = splits.clients(label_counts, theme=theme)
+    figure = partition_figures.clients(label_counts, theme=theme)
     name = figure.suptitle(shortened(column, 80), x=0.01, ha="left", fontsize=NORMAL, color=theme.ink)
     name.set_parse_math(False)
     return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from fedbraid.report.settings import flattened
+from fedbraid.report.run_settings import flattened
 from fedbraid.studies.run_records import Record
 from fedbraid.studies.table_results import Results
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import isfinite, nan
 
+from fedbraid.report.looks import Look, looks
+from fedbraid.studies.courses import Course, course_of
 from fedbraid.studies.naming import Place, chosen
 from fedbraid.studies.recipe import Picture, Recipe
-from fedbraid.studies.reporting.courses import Course, course_of
-from fedbraid.studies.reporting.entries import Entry, Number
-from fedbraid.studies.reporting.looks import Look, looks
+from fedbraid.studies.table_entries import Number, TableEntry
 from fedbraid.studies.table_results import Results
 
 
@@ -22,14 +22,14 @@ class Asked:
     picture: Picture
     rows: tuple[str, ...]  # of those drawn, in the recipe's order
     columns: tuple[str, ...]
-    entries: Mapping[Place, Entry]
+    entries: Mapping[Place, TableEntry]
     courses: Mapping[Place, Course]
     x: Mapping[str, float]  # of columns that stand for a number
     order: Mapping[str, int]  # of rows that may be drawn
     digits: int
 
     @property
-    def shown(self) -> list[Entry]:
+    def shown(self) -> list[TableEntry]:
         return [self.entries[row, column] for row in self.rows for column in self.columns if self.has((row, column))]
 
     def has(self, place: Place) -> bool:
@@ -71,7 +71,7 @@ class Asked:
         return "".join(words) if len(words) == 1 else ""
 
 
-def asked(picture: Picture, recipe: Recipe, results: Results, entries: Mapping[Place, Entry]) -> Asked:
+def asked(picture: Picture, recipe: Recipe, results: Results, entries: Mapping[Place, TableEntry]) -> Asked:
     """Rows and columns of which nothing can be drawn are left out."""
     rows = [row.name for row in recipe.rows]
     everything = Asked(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedbraid.report import panels as panels_of
 from fedbraid.report.style import LIGHT, NORMAL, SMALL, Theme, in_any_script, legend, readable_on, titled
-from fedbraid.report.words import shortened
-from fedbraid.studies.reporting import panels as panels_of
-from fedbraid.studies.reporting.asked import Asked
-from fedbraid.studies.reporting.words import number, pattern
+from fedbraid.report.words import number, pattern, shortened
+from fedbraid.studies.picture_data import Asked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

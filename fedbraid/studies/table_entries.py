@@ -41,7 +41,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A cell as it is shown."""
 
     row: str
@@ -102,7 +102,7 @@ class Entry:
         return self.difference is not None and bool(spreads) and abs(self.difference) > sum(spreads)
 
 
-def entries(recipe: Recipe, results: Results) -> dict[Place, Entry]:
+def entries(recipe: Recipe, results: Results) -> dict[Place, TableEntry]:
     """Every cell, in the recipe's order."""
     comparable = recipe.compare and not results.variant
     return {place: _entry(recipe, cell, comparable) for place, cell in results.cells.items()}
@@ -123,7 +123,9 @@ def findings(recipe: Recipe, results: Results) -> list[Finding]:
     ]
 
 
-def _in_paper(claim: Claim, table: Mapping[Place, Entry], compared: Sequence[tuple[Place, Place]]) -> tuple[int, int]:
+def _in_paper(
+    claim: Claim, table: Mapping[Place, TableEntry], compared: Sequence[tuple[Place, Place]]
+) -> tuple[int, int]:
     """How many of the paper's own numbers are on the side that it claims, and how many pairs of them it gives."""
     given = [(table[one], table[other]) for one, other in compared]
     apart = [
@@ -158,12 +160,12 @@ def commands(recipe: Recipe, results: Results, call: str = "") -> list[str]:
     return chosen
 
 
-def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> Entry:
+def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> TableEntry:
     metric = parse(cell.metric)
     metric = replace(metric, label=cell.label or _words(metric, cell))
     scale = metric.percent if recipe.unit == "%" else 1.0
     given = recipe.numbers.get(cell.row, {}).get(cell.column)
-    return Entry(
+    return TableEntry(
         row=cell.row,
         column=cell.column,
         metric=metric,
@@ -204,7 +206,7 @@ def _words(metric: Metric, cell: CellResult) -> str:
     return metric.label.replace(f"the last {metric.rounds} evaluated", f"all {evaluated} evaluated")
 
 
-def _sample(entry: Entry, cell: CellResult) -> Sample:
+def _sample(entry: TableEntry, cell: CellResult) -> Sample:
     """For the claims. Only of a run that waits for a target is known what infinity stands for."""
     name, unit = terms(entry.metric.text, "a metric")[0][0], unit_of(entry.metric, entry.scale)
     spent = UNTIL.get(name)

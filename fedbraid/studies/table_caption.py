@@ -1,0 +1,54 @@
+"""The caption of a study's table in LaTeX: what the numbers are, and how many are missing."""
+
+from __future__ import annotations
+
+from fedbraid.report.words import MARK
+from fedbraid.studies.account import Account
+from fedbraid.studies.table_entries import TableEntry
+
+MOST_KINDS = 3
+"""Metrics that a caption names."""
+
+
+def caption(told: Account, *, whole: bool) -> str:
+    """What is shown, what the numbers are, and how many are missing; the rest is in the report.
+
+    `whole` says whether every row and column is there.
+    """
+    parts = [f"{told.title}."]
+    if told.results.variant:
+        parts.append(f"Run with {told.results.variant}, which is not the paper's setting.")
+    parts.append(_numbers(told))
+    if any(entry.difference is not None for entry in told.entries.values()):
+        parts.append(
+            f"Differences are ours minus the paper's, {MARK} where larger than both standard deviations together."
+        )
+    left_out = [] if whole else ["Rows and columns without a number are left out."]
+    return " ".join([*parts, *_missing(told), *left_out])
+
+
+def _numbers(told: Account) -> str:
+    entries = [entry for entry in told.entries.values() if not _left_out(told, entry)]
+    kinds = list(dict.fromkeys(f"{e.metric.label}{' in %' if e.scale == 100.0 else ''}" for e in entries))
+    words = "; ".join(kinds) if len(kinds) <= MOST_KINDS else "numbers of several kinds, as rows and columns say"
+    seeds = len(told.results.seeds)
+    spread = f"mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return f"{words[:1].upper()}{words[1:]}; {spread}."
+
+
+def _missing(told: Account) -> list[str]:
+    """How many cells have no number that should have one, and which data would be needed, wherever it is kept."""
+    wanted = {place: entry for place, entry in told.entries.items() if not _left_out(told, entry)}
+    absent = [place for place, entry in wanted.items() if not entry.values]
+    configs = [told.results.cells[place].settings for place in absent if wanted[place].skipped]
+    data = dict.fromkeys(config.data.name for config in configs if config)
+    if not absent:
+        return []
+    some = f"{len(configs)} of them " if len(configs) < len(absent) else ""
+    because = f", {some}for lack of data ({', '.join(data)})" if data else ""
+    return [f"{len(absent)} of {len(wanted)} cells {'is' if len(absent) == 1 else 'are'} missing{because}."]
+
+
+def _left_out(told: Account, entry: TableEntry) -> bool:
+    """Whether the recipe itself says that there is no such cell."""
+    return entry.skipped in {override.skip for override in told.recipe.overrides if override.skip}
