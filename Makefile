@@ -25,6 +25,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
+	$(BIN)/lint-imports --no-logo
 
 # a module stays in one process: some begin with a cluster, or a federation, of their own
 test: lint

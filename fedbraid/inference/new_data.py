@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from fedbraid.data.common_options import present
 from fedbraid.data.dataset import Array, Split
 from fedbraid.data.datasets.archive import samples_of
-from fedbraid.data.datasets.common_options import present
 from fedbraid.data.file_kinds import kind_of
 from fedbraid.data.formats.class_folders import listing
 from fedbraid.data.formats.columns import ColumnTable, open_table

@@ -17,8 +17,8 @@ from torch import nn
 from fedbraid import data, models
 from fedbraid.config.schema import Config
 from fedbraid.core.strand import Strand
+from fedbraid.data.common_options import one_of
 from fedbraid.data.dataset import Array
-from fedbraid.data.datasets.common_options import one_of
 from fedbraid.data.file_kinds import kind_of
 from fedbraid.engines.device import device_of
 from fedbraid.engines.samples import Samples

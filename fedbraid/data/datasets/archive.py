@@ -12,9 +12,9 @@ from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.core.task import Task
 from fedbraid.data.cache import ArrayWriter, decoded
+from fedbraid.data.common_options import one_of, own_path, share
 from fedbraid.data.dataset import Array, Dataset
 from fedbraid.data.datasets.cached import rows_of, split
-from fedbraid.data.datasets.common_options import one_of, own_path, share
 from fedbraid.data.datasets.leaf_file import MOST_CLASSES
 from fedbraid.data.datasets.normal import Normal, chosen, measured
 from fedbraid.data.formats.npz import names_in, read_npz

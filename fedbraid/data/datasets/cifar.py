@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedbraid.data.cache import ArrayWriter, Decoded, decoded
+from fedbraid.data.common_options import true_or_false
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.datasets.cifar_labels import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE
-from fedbraid.data.datasets.common_options import true_or_false
 from fedbraid.data.datasets.decoding import PARTS, dataset
 from fedbraid.data.datasets.hub_images import hub_images
 from fedbraid.data.datasets.hub_layouts import hub_layout, is_from_hub, part_files

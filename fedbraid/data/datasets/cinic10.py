@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedbraid.data.cache import Decoded
+from fedbraid.data.common_options import one_of
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.datasets.cifar_labels import CIFAR10
-from fedbraid.data.datasets.common_options import one_of
 from fedbraid.data.datasets.decoding import dataset, decoded_images
 from fedbraid.data.datasets.hub_images import hub_images
 from fedbraid.data.datasets.hub_layouts import hub_layout, is_from_hub, part_files

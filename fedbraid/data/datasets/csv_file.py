@@ -13,9 +13,9 @@ import numpy as np
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.data.cache import ArrayWriter, decoded, is_quick
+from fedbraid.data.common_options import one_of, own_path, share, true_or_false
 from fedbraid.data.dataset import Array, Dataset, Split
 from fedbraid.data.datasets.cached import Rows, SplitWriter, rows_of, split, write_labels, write_texts
-from fedbraid.data.datasets.common_options import one_of, own_path, share, true_or_false
 from fedbraid.data.datasets.labels import in_order
 from fedbraid.data.datasets.normal import Normal, measured
 from fedbraid.data.formats.columns import ColumnTable, open_table

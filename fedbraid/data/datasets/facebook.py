@@ -11,9 +11,9 @@ import numpy as np
 
 from fedbraid.config.registry import whole
 from fedbraid.data.cache import ArrayWriter, decoded
+from fedbraid.data.common_options import true_or_false
 from fedbraid.data.dataset import Dataset, Split
 from fedbraid.data.datasets.cached import split
-from fedbraid.data.datasets.common_options import true_or_false
 from fedbraid.data.datasets.normal import Normal, measured
 from fedbraid.data.formats.csv_tables import numbers, rows
 from fedbraid.data.formats.vocabulary import Names

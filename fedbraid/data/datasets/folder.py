@@ -10,8 +10,8 @@ import numpy as np
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.data.cache import regular
+from fedbraid.data.common_options import own_path, share, true_or_false
 from fedbraid.data.dataset import Dataset
-from fedbraid.data.datasets.common_options import own_path, share, true_or_false
 from fedbraid.data.datasets.decoding import dataset, decoded_images
 from fedbraid.data.datasets.normal import Normal, chosen, measured
 from fedbraid.data.formats.class_folders import ImageListing, class_folders, images_by_class, listing

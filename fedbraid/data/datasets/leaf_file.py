@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.data.cache import ArrayWriter, decoded
+from fedbraid.data.common_options import one_of, own_path, share
 from fedbraid.data.dataset import Array, Dataset
 from fedbraid.data.datasets.cached import SplitWriter, rows_of, split, write_labels, write_texts
-from fedbraid.data.datasets.common_options import one_of, own_path, share
 from fedbraid.data.datasets.labels import in_order
 from fedbraid.data.formats.csv_tables import LARGEST, numbers
 from fedbraid.data.formats.leaf import json_files, samples

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedbraid.data.cache import ArrayWriter, decoded
+from fedbraid.data.common_options import true_or_false
 from fedbraid.data.dataset import Dataset, Split
-from fedbraid.data.datasets.common_options import true_or_false
 from fedbraid.data.datasets.decoding import PARTS, dataset
 from fedbraid.data.datasets.hub_images import hub_images
 from fedbraid.data.datasets.hub_layouts import hub_layout, is_from_hub, part_files

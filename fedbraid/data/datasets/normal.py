@@ -9,8 +9,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbraid.data.common_options import one_of
 from fedbraid.data.dataset import Array
-from fedbraid.data.datasets.common_options import one_of
 
 WHITE = 255.0
 AT_ONCE = 1 << 22

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.data.cache import ArrayWriter, decoded
+from fedbraid.data.common_options import share
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.datasets.cached import rows_of, split, write_labels, write_texts
-from fedbraid.data.datasets.common_options import share
 from fedbraid.data.datasets.hub_layouts import hub_layout, part_files
 from fedbraid.data.formats.csv_tables import rows as table_rows
 from fedbraid.data.formats.leaf import json_files, samples

@@ -9,9 +9,9 @@ from typing import Any
 
 from fedbraid.config.registry import whole
 from fedbraid.data.cache import ArrayWriter, decoded
+from fedbraid.data.common_options import share
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.datasets.cached import split
-from fedbraid.data.datasets.common_options import share
 from fedbraid.data.datasets.hub_layouts import hub_layout, part_files
 from fedbraid.data.formats.leaf import json_files, samples, user_data
 from fedbraid.data.formats.parquet import blocks as parquet_blocks

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
+from fedbraid.data.common_options import share
 from fedbraid.data.dataset import Dataset
-from fedbraid.data.datasets.common_options import share
 from fedbraid.data.datasets.synthetic import Floats, around, split, train_size
 from fedbraid.errors import UserError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedbraid.data.common_options import present
 from fedbraid.data.dataset import Array, Partition
-from fedbraid.data.datasets.common_options import present
 from fedbraid.data.formats.columns import ColumnTable, open_table
 from fedbraid.data.partitions.shares import NOBODY, Indices, held, some
 from fedbraid.errors import UserError
