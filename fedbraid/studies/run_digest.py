@@ -71,6 +71,15 @@ def written_out(config: Config, own: Sequence[type[Strand]] = ()) -> Config:
 
 
 USUAL = to_dict(Config())
+LATER: dict[str, dict[str, Any]] = {
+    "data": {"min_train": 1, "draws": "own"},
+    "partition": {"long_tail": 1.0, "draws": "own", "draws_seed": 0},
+    "model": {"sigmoid": True},
+    "optimizer": {},
+    "strands": {},
+}
+"""Options and hyper-parameters that came after runs had been recorded. Where one has this value, which is its default,
+the run is the one that it was without."""
 
 
 def digest(config: Config) -> str:
@@ -79,12 +88,13 @@ def digest(config: Config) -> str:
     The configuration must be written out: its strands are then the whole chain, in its order, and nothing is looked up,
     so that a record with strands of one's own is known without them. What a chain, a data set, a partition, a model and
     an optimizer are made with is part of it, defaults or not; of the other settings only what differs from the default,
-    so that a setting of a later version does not make other runs of those that were finished before.
+    so that a setting of a later version does not make other runs of those that were finished before. An option of a
+    later version is in LATER for the same reason.
     """
     mine, usual = to_dict(config), USUAL
-    named = {key: mine[key] for key in ("data", "partition", "model", "optimizer")}
+    named = {key: _without(LATER[key], mine[key]) for key in ("data", "partition", "model", "optimizer")}
     rest = _differing({key: value for key, value in mine.items() if key not in {*NO_PART, *named}}, usual)
-    chain = [[name, hyper_parameters] for name, hyper_parameters in config.strands.items()]
+    chain = [[name, _without(LATER["strands"], values)] for name, values in config.strands.items()]
     text = json.dumps(_plain(named | rest | {"chain": chain}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -96,6 +106,11 @@ def _with_defaults(entry: Entry[Any], named: Choice, also: Mapping[str, Any] | N
     """What is named, with its options' defaults; None cannot be written and is the default anyway."""
     options = {**(also or {}), **entry.options, **named.options}
     return replace(named, options={key: value for key, value in options.items() if value is not None})
+
+
+def _without(some: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not among `some` with the same value."""
+    return {key: value for key, value in options.items() if key not in some or value != some[key]}
 
 
 def _differing(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

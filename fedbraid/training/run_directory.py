@@ -25,7 +25,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedbraid import data
+from fedbraid import data, models
+from fedbraid.config.registry import Entry
 from fedbraid.config.schema import Config, flat, from_dict, read_toml, to_dict, to_toml
 from fedbraid.core.chain import Chain
 from fedbraid.core.round import Server
@@ -130,7 +131,9 @@ class RunDirectory:
     def check_same(self, config: Config) -> None:
         """A run is resumed with the configuration it was begun with, or with more rounds."""
         mine, theirs = flat(to_dict(self.config())), flat(to_dict(config))
-        since = {f"data.{k}": v for e in data.describe() if e.name == config.data.name for k, v in e.options.items()}
+        since = _defaults("data", config.data.name, data.describe())
+        since |= _defaults("partition", config.partition.name, data.PARTITIONS)
+        since |= _defaults("model", config.model.name, models.describe())
         mine = {key: since[key] for key in since.keys() & theirs.keys()} | mine  # options that are newer than the run
         if mine["engine.kind"] == "auto":  # as it was written before the engine was chosen by trials
             mine["engine.kind"] = theirs["engine.kind"]
@@ -308,6 +311,11 @@ class RunDirectory:
                     f"{self.path} is in use by another process; wait for it, or choose another one"
                 ) from None
             yield
+
+
+def _defaults(table: str, name: str, entries: Iterable[Entry[Any]]) -> dict[str, Any]:
+    """The defaults of what a table of the configuration names, by dotted keys."""
+    return {f"{table}.{key}": value for e in entries if e.name == name for key, value in e.options.items()}
 
 
 def _strict(value: Any) -> Any:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ import numpy as np
 from recorded_folders import fedbraid
 
 import fedbraid as fb
+from fedbraid import data, models
+from fedbraid.core.optimizer import OPTIMIZERS
 from fedbraid.core.random import stream
-from fedbraid.strands import METHODS
+from fedbraid.strands import METHODS, STRANDS
 from fedbraid.studies import recipe_files
 from fedbraid.studies.study_plan import planned, table
 
@@ -53,6 +55,7 @@ def names() -> dict[str, Any]:
         "methods": METHODS,
         "config": as_values(fb.Config()),
         "commands": {command: options(command) for command in COMMANDS},
+        "options": options_of_entries(),
         "streams": streams(),
         "recipes": {file.stem: digests(file) for file in files()},
     }
@@ -61,6 +64,18 @@ def names() -> dict[str, Any]:
 def as_values(config: fb.Config) -> Any:
     """A configuration as JSON has it."""
     return json.loads(json.dumps(asdict(config)))
+
+
+def options_of_entries() -> dict[str, dict[str, list[str]]]:
+    """The options of every data set, partition, network and optimizer, and every strand's hyper-parameters."""
+    shaping = set(data.SHAPING)
+    return {
+        "data": {entry.name: sorted({*entry.options, *shaping}) for entry in data.describe()},
+        "partition": {entry.name: sorted(entry.options) for entry in data.PARTITIONS},
+        "model": {entry.name: sorted(entry.options) for entry in models.describe()},
+        "optimizer": {name: sorted(f.name for f in fields(kind)) for name, kind in OPTIMIZERS.items()},
+        "strands": {strand.name: sorted(f.name for f in fields(strand)) for strand in STRANDS},
+    }
 
 
 def streams() -> dict[str, list[Any]]:
@@ -90,7 +105,8 @@ def files() -> Sequence[Path]:
     return recipe_files.files([])
 
 
-def digests(file: Path) -> tuple[int, str]:
-    """How many runs a recipe has, and a digest of theirs."""
+def digests(file: Path) -> list[Any]:
+    """How many runs a recipe has, a digest of theirs, and one of the recipe's text."""
     runs = [run.digest for run in planned([table(recipe_files.load(file))])]
-    return len(runs), hashlib.sha256(json.dumps(runs).encode()).hexdigest()[:16]
+    texts = (json.dumps(runs).encode(), file.read_bytes())
+    return [len(runs), *(hashlib.sha256(text).hexdigest()[:16] for text in texts)]

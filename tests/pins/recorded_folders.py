@@ -120,7 +120,7 @@ def study(place: Path, *words: str) -> int:
 
 def federate(place: Path, on_round: Any = None) -> None:
     """The federation in this process, begun or gone on with. Its configuration names files by relative paths."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
     from world import InProcess, conduct, configured, nodes, samples
 
     with contextlib.chdir(place):

@@ -547,6 +547,17 @@ def test_a_run_from_before_there_were_schedules_goes_on(whole, tmp_path):
     assert after["lines"][6:] == expected["lines"][6:] and not new & {*after["lines"][5]}
 
 
+def test_a_run_from_before_a_partition_had_its_options_goes_on(tmp_path):
+    """They have their defaults in it."""
+    settings = {"rounds": 2, "data": {"name": "digits", "samples": 200}, "partition": {"name": "dirichlet"}}
+    fb.run("fedavg", out=tmp_path, **settings)
+    config = tomllib.loads((tmp_path / "config.toml").read_text())
+    for option in ("long_tail", "draws", "draws_seed"):
+        del config["partition"][option]
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(config))
+    assert fb.run("fedavg", out=tmp_path, resume=True, **settings | {"rounds": 3}).summary["rounds"] == 3
+
+
 def test_the_runs_of_a_comparison_are_made_longer_together(tmp_path):
     methods = ["fedavg", "fedprox"]
     long = recorded.compared(tmp_path / "long", methods, rounds=4)
