@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import subprocess
 import sys
 import time
@@ -125,3 +126,24 @@ def test_old_public_names_of_objects_warn():
     user_objects = importlib.import_module("fedbraid.training.user_objects")
     with pytest.warns(DeprecationWarning, match="Given is called UserObjects now"):
         assert user_objects.Given is user_objects.UserObjects
+
+
+LIGHT = """
+import sys
+from fedbraid.cli.app import app
+for words in (["--help"], ["methods"], ["models"], ["data", "list"]):
+    app(words, standalone_mode=False)
+print(sorted({"torch", "numpy", "matplotlib"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_help_and_lists_import_no_torch_once_they_were_made(tmp_path):
+    """The first call makes the lists, which takes torch; later ones read them."""
+    environment = os.environ | {"FEDBRAID_CACHE": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", LIGHT], env=environment, capture_output=True, text=True, timeout=300)
+        for _ in range(2)
+    ]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr
+    assert runs[0].stdout == runs[1].stdout
+    assert runs[1].stderr.strip().endswith("[]")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from fedbraid.cli.shared_options import DataDir, Json, Net, described, entry_table, out, print_json
-from fedbraid.report.words import amount
+from fedbraid.cli import listings
+from fedbraid.cli.shared_options import DataDir, Json, Net, entry_table, out, print_json
 
 if TYPE_CHECKING:
     from fedbraid.analyses import Analysis
@@ -45,10 +45,11 @@ def analyze(
     from fedbraid.training.user_objects import UserObjects
 
     if not runs:
+        known = listings.describe((*OF_ONE, *OF_SEVERAL))
         if as_json:
-            print_json(described((*OF_ONE, *OF_SEVERAL)))
+            print_json(listings.without_text(known))
         else:
-            out.print(entry_table("analysis", (*OF_ONE, *OF_SEVERAL)))
+            out.print(entry_table("analysis", known))
         return
     names = [e.name for e in (*OF_ONE, *OF_SEVERAL)] if what == "all" else listed(what)
     objects = UserObjects(model=load_network(model), strands=load_strands(strand), data_dir=data_dir)
@@ -71,6 +72,8 @@ def listed(what: str) -> list[str]:
 
 
 def _numbers(analysis: Analysis) -> Table:
+    from fedbraid.report.words import amount
+
     table = Table(analysis.title, "", box=None, header_style="bold", title_justify="left")
     for key, value in analysis.numbers.items():
         table.add_row(key, amount(value))

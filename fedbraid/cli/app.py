@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from fedbraid.cli import listings
 from fedbraid.cli.analyze import analyze
 from fedbraid.cli.data_commands import data_app
 from fedbraid.cli.federation_commands import join, keys, serve
@@ -28,7 +29,6 @@ from fedbraid.cli.shared_options import (
     Resume,
     Settings,
     begun,
-    described,
     entry_table,
     err,
     interruptible,
@@ -235,16 +235,16 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Show one method or strand whole.")] = None, as_json: Json = False
 ) -> None:
     """The methods and strands there are, with their hyper-parameters."""
-    from fedbraid.contract import catalogue
-
     if name:
+        from fedbraid.contract import catalogue
+
         shown = catalogue.one(name)
         if as_json:
             print_json({key: value for key, value in shown.items() if key != "source"})
         else:
             print_method(shown)
         return
-    entries = catalogue.everything()
+    entries = listings.methods()
     if as_json:
         print_json(entries)
         return
@@ -266,12 +266,11 @@ def _by_strand(written: str) -> str:
 @app.command()
 def models(as_json: Json = False) -> None:
     """The networks there are."""
-    from fedbraid import models as known
-
+    listed = listings.models()
     if as_json:
-        print_json(described(known.describe()))
+        print_json(listings.without_text(listed))
     else:
-        out.print(entry_table("model", known.describe()))
+        out.print(entry_table("model", listed))
 
 
 @app.command()

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from fedbraid.cli.shared_options import (
-    ConfigOption,
-    DataDir,
-    Json,
-    Settings,
-    described,
-    entry_table,
-    err,
-    out,
-    print_json,
-)
+from fedbraid.cli import listings
+from fedbraid.cli.shared_options import ConfigOption, DataDir, Json, Settings, entry_table, err, out, print_json
+from fedbraid.data.paths import Availability, data_directory
 from fedbraid.errors import UserError
 
 data_app = typer.Typer(help="Data sets and how they are split between clients.", no_args_is_help=True)
@@ -31,20 +26,41 @@ DataSet = Annotated[
 @data_app.command("list")
 def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     """The data sets there are, which of them are here, and the partitions there are."""
-    from fedbraid import data
-    from fedbraid.cli import data_views as cli_data_show
-    from fedbraid.data.locate import locate_dataset
-    from fedbraid.data.paths import data_directory
-
-    places = [locate_dataset(entry, data_dir) for entry in data.describe()]
+    listed, places, partitions = listings.data_sets(data_dir)
     if as_json:
-        pairs = zip(described(data.describe()), places, strict=True)
-        sets = [entry | {"state": place.state, "folder": place.folder} for entry, place in pairs]
-        print_json({"data": sets, "partitions": described(data.PARTITIONS)})
+        pairs = zip(listings.without_text(listed), places, strict=True)
+        sets = [one | {"state": place.state, "folder": place.folder} for one, place in pairs]
+        print_json({"data": sets, "partitions": listings.without_text(partitions)})
         return
-    cli_data_show.sets(out, data.describe(), places, data_directory(data_dir))
+    root = data_directory(data_dir)
+    out.print(data_table(listed, places, root))
+    out.print(
+        f"Files are looked for in {root} (--data-dir, FEDBRAID_DATA). What is not here: fedbraid data get NAME",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     out.print()
-    out.print(entry_table("partition", data.PARTITIONS))
+    out.print(entry_table("partition", partitions))
+
+
+def data_table(listed: Sequence[dict[str, Any]], places: Sequence[Availability], root: Path) -> Table:
+    """Return every data set with where it is; `root` is the data directory."""
+    table = Table("data set", "what it is", "where", box=None, header_style="bold")
+    for one, place in zip(listed, places, strict=True):
+        about = Text(one["summary"])
+        if one["text"]:
+            about.append(f"\n{one['text']}", style="dim")
+        table.add_row(one["name"], about, Text(_where(place, root), overflow="fold"))
+    return table
+
+
+def _where(place: Availability, root: Path) -> str:
+    if place.state == "yours":
+        return "yours: data.path=…"
+    if place.folder is None:
+        return "not here" if place.state == "missing" else place.state
+    return f"{place.folder.relative_to(root)}/"
 
 
 @data_app.command("inspect")

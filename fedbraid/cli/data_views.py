@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,11 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedbraid.cli.shared_options import written_options
-from fedbraid.config.registry import Entry
 from fedbraid.data.dataset import Dataset
 from fedbraid.data.dataset_facts import class_name, is_image, some_classes, some_of_class
-from fedbraid.data.locate import Availability
 from fedbraid.report.blocks import bar, half_blocks, smaller
 from fedbraid.report.sheets import shades
 from fedbraid.report.style import LIGHT
@@ -26,31 +22,6 @@ MOST_CLASSES, ENDS = 30, 10
 MOST_FEATURES = 12
 PICTURES, SIDE = 10, 16
 """Images shown at most, and pixels a side."""
-
-
-def sets(console: Console, entries: Sequence[Entry[Dataset]], places: Sequence[Availability], root: Path) -> None:
-    """Every data set with where it is; `root` is the data directory."""
-    table = Table("data set", "what it is", "where", box=None, header_style="bold")
-    for entry, place in zip(entries, places, strict=True):
-        about = Text(entry.summary)
-        if entry.options:
-            about.append(f"\n{written_options(entry)}", style="dim")
-        table.add_row(entry.name, about, Text(_where(place, root), overflow="fold"))
-    console.print(table)
-    console.print(
-        f"Files are looked for in {root} (--data-dir, FEDBRAID_DATA). What is not here: fedbraid data get NAME",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-
-
-def _where(place: Availability, root: Path) -> str:
-    if place.state == "yours":
-        return "yours: data.path=…"
-    if place.folder is None:
-        return "not here" if place.state == "missing" else place.state
-    return f"{place.folder.relative_to(root)}/"
 
 
 def facts(console: Console, told: Mapping[str, Any]) -> None:

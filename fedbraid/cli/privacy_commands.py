@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedbraid.cli.shared_options import Json, out, print_json
-from fedbraid.core.sampling import Drawn
-from fedbraid.core.strand import DELTA
 from fedbraid.errors import UserError
-from fedbraid.privacy.budget import told as in_words
+
+if TYPE_CHECKING:
+    from fedbraid.core.sampling import Drawn
 
 
 def privacy(
     rounds: Annotated[int, typer.Option(min=1, help="Models that are handed out after training.")],
     noise: Annotated[float | None, typer.Option(help="Of dp: its standard deviation over the clip.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="The noise that it takes is told instead.")] = None,
-    delta: Annotated[float, typer.Option(help="The chance with which epsilon may not hold.")] = DELTA,
+    delta: Annotated[
+        float | None, typer.Option(help="The chance with which epsilon may not hold.", show_default="1e-05")
+    ] = None,
     clients: Annotated[int | None, typer.Option(help="How many there are.")] = None,
     cohort: Annotated[int | None, typer.Option(help="In each round: so many of them (sampling.clients).")] = None,
     rate: Annotated[float | None, typer.Option(help="Or each with this probability (sampling.rate).")] = None,
@@ -30,8 +32,11 @@ def privacy(
     Without --cohort and --rate it is for clients that are in every round, or that know who is: in a federation, and
     where a strand keeps something on clients (moon, rod) and cohorts have a fixed size.
     """
+    from fedbraid.core.strand import DELTA
     from fedbraid.privacy import accounting
+    from fedbraid.privacy.budget import told as in_words
 
+    delta = DELTA if delta is None else delta
     if (noise is None) == (epsilon is None):
         raise UserError("give --noise to be told epsilon, or --epsilon to be told the noise; one of them")
     if not 0 < delta < 1:
@@ -62,6 +67,8 @@ def privacy(
 
 
 def _drawn(clients: int | None, cohort: int | None, rate: float | None, dropout: float) -> Drawn | None:
+    from fedbraid.core.sampling import Drawn
+
     if cohort is None and rate is None:
         if clients is not None or dropout:
             raise UserError("--clients and --dropout count where clients are drawn: give --cohort or --rate too")

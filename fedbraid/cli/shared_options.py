@@ -14,7 +14,6 @@ import typer
 from rich.console import Console, RenderableType
 
 from fedbraid.cli.terminal_table import word_table
-from fedbraid.config.registry import Entry
 from fedbraid.errors import UserError
 from fedbraid.storage.folders import directory_name, next_numbered
 
@@ -80,16 +79,7 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
 
 
-def described(entries: Iterable[Entry[Any]]) -> list[dict[str, Any]]:
-    """Registered things in plain values."""
-    return [{"name": e.name, "summary": e.summary, "options": e.options} for e in entries]
-
-
-def entry_table(kind: str, entries: Iterable[Entry[Any]]) -> RenderableType:
-    rows = [(entry.name, entry.summary, written_options(entry)) for entry in entries]
+def entry_table(kind: str, listed: Iterable[dict[str, Any]]) -> RenderableType:
+    """Return a table of a list's entries: name, summary, and options as text."""
+    rows = [(one["name"], one["summary"], one["text"]) for one in listed]
     return word_table((kind, "what it is", "options"), rows, out.width)
-
-
-def written_options(entry: Entry[Any]) -> str:
-    """Options with their defaults; … where nothing is the default."""
-    return ", ".join(f"{key}={'…' if value in (None, '', ()) else value}" for key, value in entry.options.items())

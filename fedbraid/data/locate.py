@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from fedbraid.config.registry import Entry
 from fedbraid.data.dataset import Dataset
@@ -21,8 +19,7 @@ from fedbraid.data.datasets import (
     shakespeare,
     tiny_imagenet,
 )
-from fedbraid.data.paths import FileLayout, find
-from fedbraid.errors import UserError
+from fedbraid.data.paths import Availability, FileLayout, availability
 
 LAYOUTS: dict[str, tuple[FileLayout, ...]] = {
     "mnist": mnist.MNIST_LAYOUTS,
@@ -42,21 +39,6 @@ LAYOUTS: dict[str, tuple[FileLayout, ...]] = {
 """How the sets that come as files may lie in the data directory."""
 
 
-@dataclass(frozen=True)
-class Availability:
-    """The availability of a data set."""
-
-    state: Literal["built in", "yours", "here", "missing"]
-    folder: Path | None = None  # of a set that is here
-    way: str = ""  # how to get one that is missing
-
-
 def locate_dataset(entry: Entry[Dataset], data_dir: str | Path | None) -> Availability:
-    if "path" in entry.options:
-        return Availability("yours")
-    if entry.name not in LAYOUTS:
-        return Availability("built in")
-    try:
-        return Availability("here", find(entry.name, data_dir, LAYOUTS[entry.name]).folder)
-    except UserError as error:
-        return Availability("missing", way=str(error))
+    """Return whether a data set is here, without reading its files."""
+    return availability(entry.name, entry.options, LAYOUTS.get(entry.name), data_dir)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fedbraid.errors import UserError
 
@@ -76,3 +77,26 @@ def _first(folder: Path, pattern: str) -> Path | None:
 def _first_choices(layout: FileLayout) -> str:
     """Describe a layout's files in few words: other names and packed files, which are accepted too, are left out."""
     return ", ".join(pattern.split("|")[0] for pattern in layout.files)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """The availability of a data set."""
+
+    state: Literal["built in", "yours", "here", "missing"]
+    folder: Path | None = None  # of a set that is here
+    way: str = ""  # how to get one that is missing
+
+
+def availability(
+    name: str, options: Collection[str], layouts: Sequence[FileLayout] | None, data_dir: str | Path | None
+) -> Availability:
+    """Search for the files of a data set with these options and layouts; without layouts it is built in."""
+    if "path" in options:
+        return Availability("yours")
+    if layouts is None:
+        return Availability("built in")
+    try:
+        return Availability("here", find(name, data_dir, layouts).folder)
+    except UserError as error:
+        return Availability("missing", way=str(error))

@@ -9,18 +9,7 @@ from pathlib import Path
 from fedbraid.report import latex
 from fedbraid.report.html import to_html
 from fedbraid.report.markdown import page_markdown
-from fedbraid.report.pages import (
-    Block,
-    Code,
-    Details,
-    Item,
-    Items,
-    Page,
-    Pairs,
-    Paragraph,
-    Section,
-    picture_sections,
-)
+from fedbraid.report.pages import Block, Code, Details, Item, Items, Page, Pairs, Paragraph, Section, picture_sections
 from fedbraid.report.pictures import Picture
 from fedbraid.report.tables import TableColumn, text_rows
 from fedbraid.report.words import NOTHING

@@ -8,10 +8,10 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from fedbraid.report.bars import bars
 from fedbraid.report.lines import METRICS
 from fedbraid.report.pictures import Drawing
 from fedbraid.report.pictures import Picture as Drawn
+from fedbraid.studies.bars import bars
 from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.naming import Place
 from fedbraid.studies.picture_data import Asked, asked, in_order

@@ -12,10 +12,10 @@ import numpy as np
 
 from fedbraid.report import panels as panels_of
 from fedbraid.report import partition_figures
-from fedbraid.report.bars import PAPERS
 from fedbraid.report.lines import METRICS, amounts, whole_numbers
 from fedbraid.report.style import LIGHT, NORMAL, Theme, legend, stroke, titled
 from fedbraid.report.words import byte_unit, shortened
+from fedbraid.studies.bars import PAPERS
 from fedbraid.studies.courses import Course, heights
 from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.picture_data import Asked

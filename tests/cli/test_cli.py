@@ -12,6 +12,7 @@ import pytest
 
 from fedbraid import data
 from fedbraid import models as known_models
+from fedbraid.cli import listings
 from fedbraid.cli import shared_options as cli_shared
 from fedbraid.cli.app import main
 from fedbraid.strands import Disco
@@ -187,7 +188,7 @@ def test_what_there_is_is_listed_whole_in_a_narrow_terminal(fedbraid, monkeypatc
     _, shown, _ = fedbraid(*words)
     there = set(shown.replace(":", "").split())
     for entry in known_models.describe() if words == ("models",) else data.PARTITIONS:
-        for text in (entry.name, entry.summary, cli_shared.written_options(entry)):
+        for text in (entry.name, entry.summary, listings.written_options(entry)):
             assert set(text.replace(":", "").split()) <= there, entry.name
 
 

@@ -19,13 +19,13 @@ from pages import Page
 from PIL import Image
 
 from fedbraid.config.schema import flat, to_dict
-from fedbraid.report.bars import bars
 from fedbraid.report.html import to_html
 from fedbraid.report.latex import escaped
 from fedbraid.report.looks import looks
 from fedbraid.report.words import signed
 from fedbraid.studies import run_records
 from fedbraid.studies.account import account, spread
+from fedbraid.studies.bars import bars
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.picture_data import asked, in_order
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
