@@ -183,7 +183,7 @@ class Config:
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: Schedule = Schedule()
     augment: Augment = Augment()
-    buffers: Literal["average"] = "average"  # BatchNorm's running statistics: averaged with the model's weights
+    buffers: Literal["average", "local", "freeze"] = "average"  # BatchNorm's running statistics: see configuration.md
     evaluate: Evaluation = Evaluation()
     analyses: tuple[str, ...] = ()  # names of those that put numbers into the log
     analysis: Analysing = default(Analysing(), beside="analyses")

@@ -42,11 +42,25 @@ class Model:
     stacked: bool = False  # clients are batched by `torch.func.vmap`, and batches are padded
 
     @staticmethod
-    def of(module: nn.Module) -> Model:
+    def of(module: nn.Module, frozen_statistics: bool = False) -> Model:
+        """Return the model of a network.
+
+        Args:
+            module: the network; it is copied.
+            frozen_statistics: layers with running statistics normalise by these in training too; the statistics are no
+                part of the buffers, so they neither change nor travel.
+
+        Raises UserError for layers that cannot be trained here.
+        """
         refuse_unsupported_layers(module)
-        floats = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
-        still = [torch.full((p.numel(),), not p.requires_grad) for p in module.parameters()]
         training = with_keyed_dropout(module).train()
+        frozen = set[str]()
+        for path, layer in training.named_modules() if frozen_statistics else ():
+            if _tracks(layer):
+                layer.eval()
+                frozen |= {f"{path}.{name}" if path else name for name, _ in layer.named_buffers()}
+        floats = {name: b for name, b in module.named_buffers() if b.is_floating_point() and name not in frozen}
+        still = [torch.full((p.numel(),), not p.requires_grad) for p in module.parameters()]
         return Model(
             training=training,
             evaluating=copy.deepcopy(module).eval(),
@@ -204,6 +218,15 @@ def refuse_unsupported_layers(module: nn.Module) -> None:
                 f"layer {name!r} ({type(layer).__name__}) has momentum=None, whose counter cannot be averaged "
                 "between clients; give it a momentum such as 0.1"
             )
+
+
+def has_running_statistics(module: nn.Module) -> bool:
+    """Return whether a layer of the network tracks statistics of its inputs."""
+    return any(map(_tracks, module.modules()))
+
+
+def _tracks(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
 
 
 def _draws(layer: nn.Module) -> bool:

@@ -65,6 +65,8 @@ def assemble(
 ) -> RemoteFederation:
     """The federation before its first round, and before anybody is there."""
     config = replace(config, save=replace(config.save, every=1, clients_on_disk=False))
+    if config.buffers == "local":
+        raise UserError("buffers=local is for simulations; take average or freeze in a federation")
     device, dtype = ready(config)
     chain = methods.parse(config.method, config.strands, objects.strands)
     validate_rounds(config, chain)

@@ -47,6 +47,8 @@ def why_apart(one: Local, other: Local) -> str | None:
         return "batches are of different length, and so are the draws for their images"
     if not _same_network(one.job.model, other.job.model) or one.job.task != other.job.task:
         return "the networks differ in more than their weights"
+    if one.own_buffers != other.own_buffers:
+        return "buffers stay with the clients of one of them"
     if (one.chunk, one.precision, one.cache_views) != (other.chunk, other.precision, other.cache_views):
         return "the engines are set differently"
     return None
@@ -97,6 +99,7 @@ class Joint:
             capacity=sum(c or 0 for c in own) if all(own) else None,
             precision=first.precision,
             cache_views=first.cache_views,
+            own_buffers=first.own_buffers,
             least_width=max(e.width for e in engines),
         )
 

@@ -47,6 +47,9 @@ FEW = 64 << 20
 """Bytes of one upload of the whole cohort that stay in memory if the user sets `engine.chunk`."""
 
 
+OWN_BUFFERS = "network: buffers"
+"""Name of a client's own buffers among the states of strands; no strand can have this name."""
+
 FEW_NAMES = 5
 """Clients that an error names at most."""
 
@@ -98,6 +101,7 @@ class Local:
     cache_views: bool = True
     population_mean: float = 0.0  # mean samples of a client of the population; 0 = all clients are in this engine
     least_width: int = 0  # least length of the batch axis, if clients of other engines need more than these
+    own_buffers: bool = False  # each client keeps its buffers; the server's are their mean, for evaluation alone
     secret: int = 0  # mixed into the seed of draws that hide data, so that the run's seed does not reveal them
 
     def __post_init__(self) -> None:
@@ -200,7 +204,9 @@ class Local:
                 {name: Outputs(*(t[end - self.clients.sizes[i] : end] for t in out)) for name, out in cached.items()}
                 for i, end in zip(mine, ends, strict=True)
             ]
-            return self.loop.train(given, mine, their_plans, tables, self._looked(mine, their_plans), meanwhile)
+            looked = self._looked(mine, their_plans)
+            uploads, new, work = self.loop.train(given, mine, their_plans, tables, looked, meanwhile)
+            return uploads, self._with_own_buffers(new, uploads), work
         uploads, new, works = self.train_stack(given, mine, their_plans, meanwhile)
         return uploads, new, sum(works, Work())
 
@@ -216,7 +222,11 @@ class Local:
             Work(gradients * plan.samples + views * looked, gradients * plan.samples) + passed
             for plan, looked, passed in zip(plans, self._looked(ids, plans), self.stack.passed, strict=True)
         ]
-        return uploads, kept, works
+        return uploads, self._with_own_buffers(kept, uploads), works
+
+    def _with_own_buffers(self, kept: dict[str, Tree], uploads: Tree) -> dict[str, Tree]:
+        """Return the state that clients keep, with their buffers [K, Db] if these stay with them."""
+        return kept | {OWN_BUFFERS: {"buffers": uploads["buffers"]}} if self.own_buffers else kept
 
     def _check_single_samples(self, ids: Sequence[int], plans: Sequence[Plan]) -> None:
         """Let torch refuse a batch of one sample where BatchNorm cannot train on it.
@@ -248,9 +258,13 @@ class Local:
         at = to_device(part.places, job.model.device)
         own = 0 if own_model else None
         sent = {s: rows(t, at) if isinstance(t, PerClient) else dict(t) for s, t in job.sent.items()}
+        buffers = job.buffers[at] if own_model else job.buffers
+        if self.own_buffers:
+            buffers = kept[OWN_BUFFERS]["buffers"]
+            kept = {s: tree for s, tree in kept.items() if s != OWN_BUFFERS}
         tensors: State = {
             "start": job.model[at] if own_model else job.model,
-            "buffers": job.buffers[at] if own_model else job.buffers,
+            "buffers": buffers,
             "initial": self.setup.w,
             "initial_buffers": self.setup.buffers,
             "lr": job.model.new_full((), job.lr),
@@ -259,7 +273,7 @@ class Local:
         }
         axes = {
             "start": own,
-            "buffers": own,
+            "buffers": 0 if self.own_buffers else own,
             "initial": None,
             "initial_buffers": None,
             "lr": None,

@@ -114,7 +114,7 @@ class Stack:
 
     def _begun(self, given: Received, own: Tree, clients: int) -> State:
         state: State
-        if self.job.chain.using("begin") or given.axes["start"] == 0:
+        if self.job.chain.using("begin") or 0 in (given.axes["start"], given.axes["buffers"]):
             state = self._passing(own, vmap(self._begin, (given.axes, 0)), given.tensors, own)
         else:  # all begin alike, and what is each one's own is not looked at
             state = grow(self.job.begin(given.tensors, no_batches), lambda t: t.expand(clients, *t.shape))

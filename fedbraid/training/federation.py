@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
@@ -26,10 +25,11 @@ from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.round import Job, Server, one_round, refuse_no_mean
 from fedbraid.core.sampling import Drawn
 from fedbraid.core.strand import Cohort, Setup
+from fedbraid.core.tree import nbytes
 from fedbraid.engines.base import Engine
 from fedbraid.engines.cpu import one_thread
 from fedbraid.engines.replies import Answers
-from fedbraid.engines.transfer import HostCopy, to_device
+from fedbraid.engines.transfer import HostCopy, RoundClock, to_device
 from fedbraid.privacy import budget as privacy
 from fedbraid.storage.client_store import ClientStore
 from fedbraid.training.cohorts import draw_cohort
@@ -162,17 +162,18 @@ class Federation(ABC):
 
     def launch(self) -> Line:
         """One round, or at least its start: a GPU may still be busy with it. Lines are to be read in their order."""
-        began = time.perf_counter()
+        clock = RoundClock(self.server.w.device)
         with self.threads():
             step = first_step(self.training())
             while step.job is not None:
                 step = step.next(self.engine.run(step.job, self.plan_ahead))
         scores = self.evaluated()
+        clock.stop()
 
         def line() -> dict[str, Any]:
             record = step.line() | scores()
-            before, self.read_at = max(began, self.read_at), time.perf_counter()
-            return record | {"seconds": self.read_at - before}
+            seconds, self.read_at = clock.seconds(self.read_at)
+            return record | {"seconds": seconds}
 
         return line
 
@@ -191,7 +192,7 @@ class Federation(ABC):
         job = next(flow)
         while True:
             replies = yield from _arrived(job, arriving)
-            down += job.bytes_down
+            down += job.bytes_down - (0 if "model" in job.already else self._unsent * len(job.cohort))
             came, following = job.cohort.ids[:0], None
             try:
                 following = flow.send(replies)
@@ -200,6 +201,7 @@ class Federation(ABC):
             if replies is not None:  # which may have taken more on the way
                 up, work = up + replies.bytes_up, work + replies.work
                 came = job.cohort.ids if replies.came is None else job.cohort.ids[replies.came]
+                up -= self._unsent * len(came) if job.kind == "train" else 0
             if following is None:
                 break
             job = following
@@ -237,6 +239,11 @@ class Federation(ABC):
             }
 
         return line
+
+    @property
+    def _unsent(self) -> int:
+        """Bytes of a client's buffers where these stay with it: jobs and replies hold them for evaluation alone."""
+        return nbytes({"buffers": self.setup.buffers}) if self.config.buffers == "local" else 0
 
     def deployed(self) -> tuple[Tensor, Tensor]:
         """The model that is evaluated: its parameters and buffers."""

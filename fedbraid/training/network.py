@@ -16,6 +16,7 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.last_layer import outputs
 from fedbraid.core.model import (
     Model,
+    has_running_statistics,
     refuse_other_tensors,
     refuse_random_outputs,
     refuse_unsupported_layers,
@@ -41,7 +42,10 @@ def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own |
             seed=config.seed,
             **config.model.options,
         )
-    return Model.of(altered(module, chain)).to(getattr(torch, config.engine.dtype), device_of(config.engine.device))
+    model = Model.of(altered(module, chain), frozen_statistics=config.buffers == "freeze")
+    if config.buffers != "average" and not has_running_statistics(model.training):
+        raise UserError(f"buffers is {config.buffers}, but the network has no running statistics; leave it at average")
+    return model.to(getattr(torch, config.engine.dtype), device_of(config.engine.device))
 
 
 def check_named(config: Config, own: models.Own) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from time import perf_counter
 from typing import Any
 
 from fedbraid.core.tree import nbytes
 from fedbraid.engines.joint import Joint
 from fedbraid.engines.memory import free_memory
+from fedbraid.engines.transfer import RoundClock
 from fedbraid.training.federation import first_step
 from fedbraid.training.run_writer import OnRound, RunWriter
 from fedbraid.training.simulation import Simulation
@@ -60,7 +60,7 @@ class SharedStack:
             (k,) = going
             line = self.simulations[k].launch()
             return lambda: {k: line()}
-        began = perf_counter()
+        clock = RoundClock(self.simulations[0].server.w.device)
         work = dict.fromkeys(going, 1)
         with self.simulations[0].threads():
             steps = {k: first_step(self.simulations[k].training()) for k in going}
@@ -74,11 +74,12 @@ class SharedStack:
                     work[k] += reply.work.forward + reply.work.backward
                     steps[k] = steps[k].next(reply)
         scores = {k: self.simulations[k].evaluated() for k in going}
+        clock.stop()
 
         def lines() -> dict[int, dict[str, Any]]:
             read = {k: steps[k].line() | scores[k]() for k in going}
-            before, self.read_at = max(began, self.read_at), perf_counter()
-            each = (self.read_at - before) / sum(work.values())
+            seconds, self.read_at = clock.seconds(self.read_at)
+            each = seconds / sum(work.values())
             return {k: line | {"seconds": each * work[k]} for k, line in read.items()}
 
         return lines

@@ -28,7 +28,7 @@ from fedbraid.data.noise import noisy
 from fedbraid.data.validation import Divided, divided
 from fedbraid.engines.base import Engine
 from fedbraid.engines.device import ready
-from fedbraid.engines.local_engine import EngineKind, Local, choose
+from fedbraid.engines.local_engine import OWN_BUFFERS, EngineKind, Local, choose
 from fedbraid.engines.ray.cluster import spread
 from fedbraid.engines.samples import Clients, Samples
 from fedbraid.storage.client_store import ClientStore
@@ -179,6 +179,9 @@ def _engine_and_store(
     kind = choose(config.engine.here, first.model, first.clients.samples)
     _check_room(config, first.chain, setup, kind)
     states = {s.name: s.init_client(setup) for s in first.chain}
+    own_buffers = config.buffers == "local"
+    if own_buffers:
+        states[OWN_BUFFERS] = {"buffers": setup.buffers}
     store = ClientStore(states, directory, on_disk=config.save.clients_on_disk)
     make = partial(
         Local,
@@ -192,6 +195,7 @@ def _engine_and_store(
         workers=config.engine.workers,
         precision=config.engine.precision,
         compile_seconds=config.engine.compile_seconds,
+        own_buffers=own_buffers,
     )
     local = choose_engine(first, make, kind)
     if config.engine.kind == "ray":

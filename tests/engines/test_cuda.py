@@ -182,3 +182,17 @@ def test_graphs_of_earlier_runs_are_not_freed_within_a_capture():
             gc.set_threshold(1)
     finally:
         gc.set_threshold(*before)
+
+
+def test_the_log_has_the_seconds_that_rounds_take():
+    """Their sum is the time on the clock, though lines are read late and the host runs ahead."""
+    from time import perf_counter
+
+    made = federation("fedavg", data=toy((400,) * 8, (20,)), rounds=30, local={"batch": 10, "epochs": 4}, engine=GPU)
+    advanced(made, 3)
+    torch.cuda.synchronize()
+    began, lines = perf_counter(), [made.launch() for _ in range(20)]
+    torch.cuda.synchronize()
+    wall, seconds = perf_counter() - began, [line()["seconds"] for line in lines]
+    assert 0.7 * wall <= sum(seconds) <= 1.05 * wall
+    assert min(seconds) > max(seconds) / 10

@@ -6,15 +6,19 @@ import warnings
 import pytest
 import torch
 from helpers import advanced, apart, federation, held
+from networks import Normed
 from torch import nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
-from user_networks import CASES, NUMBERS, Bert, Normed1d, sentences
+from user_networks import CASES, EVEN, NUMBERS, Bert, Normed1d, sentences
 
 from fedbraid.core.gradient import gradient
 from fedbraid.core.model import Model
 from fedbraid.core.plan import make_plan
+from fedbraid.engines.local_engine import OWN_BUFFERS
 from fedbraid.errors import UserError
+
+POLICIES = "local", "average"
 
 
 def trained(module, data, kind, **settings):
@@ -150,3 +154,57 @@ def test_attention_is_torchs_under_every_kind_of_bias():
             slope, (_, one) = loss(torch.nn.functional.scaled_dot_product_attention, x[k], b)
             torch.testing.assert_close(made[k], one, rtol=0, atol=1e-12)
             torch.testing.assert_close(slopes[k], slope, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+def test_own_statistics_stay_with_their_clients_and_do_not_travel(kind):
+    data, module = EVEN, Normed()
+    settings = {"local": {"batch": 4, "epochs": 1, "drop_last": True}, "sampling": {"clients": 2}, "rounds": 3}
+    own, usual = (federation(module=module, data=data, engine={"kind": kind}, buffers=b, **settings) for b in POLICIES)
+    for _ in range(3):
+        before = own.store.read(range(4))[OWN_BUFFERS]["buffers"]
+        line, other = own.advance(), usual.advance()
+        after = own.store.read(range(4))[OWN_BUFFERS]["buffers"]
+        cohort = line["client_ids"]
+        changed = (before != after).any(1)
+        assert changed.nonzero().flatten().tolist() == sorted(cohort)
+        mean = after[cohort].mean(0) if len(set(own.sizes[cohort])) == 1 else None
+        weights = torch.as_tensor(own.sizes[cohort] / own.sizes[cohort].sum())
+        torch.testing.assert_close(own.server.buffers, weights @ after[cohort], rtol=0, atol=1e-12)
+        assert mean is None or torch.allclose(mean, own.server.buffers)
+        statistics = 2 * own.setup.buffers.numel() * own.setup.buffers.element_size()
+        assert other["bytes_down"] - line["bytes_down"] == other["bytes_up"] - line["bytes_up"] == statistics
+    assert not torch.allclose(own.server.buffers, usual.server.buffers)
+
+
+def test_engines_agree_on_own_statistics():
+    settings = {"data": EVEN, "local": {"batch": 4, "epochs": 2, "drop_last": True}, "buffers": "local"}
+    torch.manual_seed(0)
+    module = Normed()
+    stack, loop = (
+        advanced(federation("prox", module=module, engine={"kind": k}, **settings)) for k in ("stack", "loop")
+    )
+    assert apart(held(stack), held(loop)) <= 1e-9
+    read = [made.store.read(range(4))[OWN_BUFFERS]["buffers"] for made in (stack, loop)]
+    torch.testing.assert_close(*read, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+def test_frozen_statistics_are_those_of_the_network_and_do_not_travel(kind):
+    torch.manual_seed(0)
+    module = Normed()
+    module.norm.running_mean.normal_()
+    module.norm.running_var.uniform_(0.5, 2)
+    made = advanced(federation(module=module, engine={"kind": kind}, buffers="freeze"), 2)
+    assert made.setup.buffers.numel() == 0
+    trained = made.module()
+    for name in ("running_mean", "running_var"):
+        assert torch.equal(getattr(trained.norm, name).float(), getattr(module.norm, name))
+    x = torch.randn(5, 4, dtype=torch.float64)
+    learned = made.model.learn(made.server.w, made.server.buffers, x)[0].logits
+    torch.testing.assert_close(learned, made.model.predict(made.server.w, made.server.buffers, x).logits)
+
+
+def test_a_policy_without_statistics_is_refused():
+    with pytest.raises(UserError, match="buffers is local, but the network has no running statistics"):
+        federation(buffers="local")

@@ -47,6 +47,7 @@ class SetupMessage:
     compile_seconds: float
     population_mean: float
     least_width: int
+    own_buffers: bool
     everybody: bool  # whether all clients take part in every round
     blank: Kept
     directory: Path | None  # of clients' states
@@ -67,6 +68,7 @@ class SetupMessage:
             local.compile_seconds,
             local.mean_size,
             local.width,
+            local.own_buffers,
             setup.cohort == setup.population,
             grow(blank, Tensor.cpu),
             directory,

@@ -130,6 +130,7 @@ class ClientShare:
             precision=setup_message.precision,
             population_mean=setup_message.population_mean,
             least_width=setup_message.least_width,
+            own_buffers=setup_message.own_buffers,
         )
         self.replies: Stacked | None = None
         self._writer = ThreadPoolExecutor(1)
