@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,13 +42,15 @@ class Model:
     stacked: bool = False  # clients are batched by `torch.func.vmap`, and batches are padded
 
     @staticmethod
-    def of(module: nn.Module, frozen_statistics: bool = False) -> Model:
+    def of(module: nn.Module, frozen_statistics: bool = False, constants: Collection[str] = ()) -> Model:
         """Return the model of a network.
 
         Args:
             module: the network; it is copied.
             frozen_statistics: layers with running statistics normalise by these in training too; the statistics are no
                 part of the buffers, so they neither change nor travel.
+            constants: names of parameters that nobody changes. They stay in the network, once for all clients, and are
+                no part of the vector `w`.
 
         Raises UserError for layers that cannot be trained here.
         """
@@ -60,17 +62,24 @@ class Model:
                 layer.eval()
                 frozen |= {f"{path}.{name}" if path else name for name, _ in layer.named_buffers()}
         floats = {name: b for name, b in module.named_buffers() if b.is_floating_point() and name not in frozen}
-        still = [torch.full((p.numel(),), not p.requires_grad) for p in module.parameters()]
+        changing = {name: p for name, p in module.named_parameters() if name not in constants}
+        still = [torch.full((p.numel(),), not p.requires_grad) for p in changing.values()]
         return Model(
             training=training,
             evaluating=copy.deepcopy(module).eval(),
-            layout=Layout.of(dict(module.named_parameters())),
+            layout=Layout.of(changing),
             buffers=Layout.of(floats),
-            frozen=torch.cat(still) if any(s.any() for s in still) else None,
+            frozen=torch.cat(still) if any(bool(s.any()) for s in still) else None,
             tied=_tied(module),
             keys=dropout_keys(training),
             draws=bool(getattr(module, NOTED_DRAWS, False)) or any(map(_draws, module.modules())),
         )
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """Parameters that are no part of the vector `w`, by name."""
+        held = {*self.layout.names}
+        return {name: p.detach() for name, p in self.evaluating.named_parameters() if name not in held}
 
     @property
     def random(self) -> bool:
@@ -279,7 +288,7 @@ def refuse_other_tensors(model: Model, x: Tensor) -> None:
     views = model.layout.views(w)
     with torch.no_grad():
         for name, p in module.named_parameters():
-            p.copy_(views[name])
+            p.copy_(views.get(name, p))
     with torch.enable_grad():
         begin_pass(module)
         key = torch.zeros((), dtype=torch.int64, device=x.device)

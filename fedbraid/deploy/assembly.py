@@ -78,7 +78,7 @@ def assemble(
     if not begun:  # what was recorded with a strand that has no effect goes on
         validate_effect(chain, like)
     _check_rounds(config, waiting, population)
-    model = network_of(config, chain, like, objects.model)
+    model = network_of(config, chain, like, objects.model, holds_frozen=False)
     model = model if initial_weights is None else model.beginning_with(initial_weights)
     stand_in = Clients.of(like, Partition((np.arange(2),)), dtype, device)
     setup = setup_of(config, model, like, stand_in, population)

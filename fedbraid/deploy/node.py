@@ -321,7 +321,7 @@ def _context(config: Config, facts: Facts, hello: Message, held: ClientData, obj
         counts = np.bincount(ranges(clients.samples.labels, np.array(facts.ranges)), minlength=LABEL_RANGES)
         clients = replace(clients, label_counts=torch.as_tensor(counts)[None].to(clients.label_counts))
     clients = replace(clients, numbers=np.array([number]))
-    model = network_of(config, chain, dataset, objects.model)
+    model = network_of(config, chain, dataset, objects.model, holds_frozen=False)
     setup = setup_of(config, model, dataset, clients, hello.count("population", 1))
     if hello.payload.get("network") != setup.layout.told:
         raise MessageRefused(f"the parameters of its network {config.model.name!r} have other names or shapes here")

@@ -61,6 +61,10 @@ def _same_network(one: Model, other: Model) -> bool:
         return False
     if one.frozen is not None and other.frozen is not None and not torch.equal(one.frozen, other.frozen):
         return False
+    if one.constants.keys() != other.constants.keys():
+        return False
+    if any(not torch.equal(t, other.constants[name]) for name, t in one.constants.items()):
+        return False
     stay = [{n: b for n, b in m.training.named_buffers() if not b.is_floating_point()} for m in (one, other)]
     return str(one.training) == str(other.training) and all(torch.equal(b, stay[1][n]) for n, b in stay[0].items())
 

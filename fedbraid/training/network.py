@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -28,8 +28,14 @@ from fedbraid.engines.samples import Samples
 from fedbraid.errors import UserError, first_line
 
 
-def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own | None = None) -> Model:
-    """The network for samples such as the data set's, as the chain's strands want it."""
+def network_of(
+    config: Config, chain: Chain, dataset: Dataset, own: models.Own | None = None, holds_frozen: bool = True
+) -> Model:
+    """Return the network for samples such as the data set's, as the chain's strands want it.
+
+    `holds_frozen`: parameters that nobody trains are held once, in the network, and do not travel. A federation over
+    machines sends them, since each one builds the network by itself.
+    """
     if own is not None:
         check_named(config, own)
         module = _tried(models.made(own, config.seed, config.model.options), config, dataset)
@@ -42,10 +48,20 @@ def network_of(config: Config, chain: Chain, dataset: Dataset, own: models.Own |
             seed=config.seed,
             **config.model.options,
         )
-    model = Model.of(altered(module, chain), frozen_statistics=config.buffers == "freeze")
+    still = {name: p for name, p in module.named_parameters() if not p.requires_grad} if holds_frozen else {}
+    module = altered(module, chain)
+    model = Model.of(module, config.buffers == "freeze", unchanged(still, module))
     if config.buffers != "average" and not has_running_statistics(model.training):
         raise UserError(f"buffers is {config.buffers}, but the network has no running statistics; leave it at average")
     return model.to(getattr(torch, config.engine.dtype), device_of(config.engine.device))
+
+
+def unchanged(still: Mapping[str, Tensor], module: nn.Module) -> set[str]:
+    """Return the names of parameters `still` that strands left as they were: none trains them and none sets them."""
+    now = dict(module.named_parameters())
+    left = {name for name in still if name in now and not now[name].requires_grad}
+    last = f"{models.last_layer(module)}."  # strands look for it in the vector
+    return {name for name in left if not name.startswith(last) and torch.equal(now[name], still[name])}
 
 
 def check_named(config: Config, own: models.Own) -> None:

@@ -295,7 +295,7 @@ class RunDirectory:
     def finish(self, simulation: Federation, summary: dict[str, Any]) -> None:
         w, buffers = simulation.deployed()
         model = simulation.model
-        save_tensors(self.model, model.layout.views(w) | model.buffers.views(buffers))
+        save_tensors(self.model, model.constants | model.layout.views(w) | model.buffers.views(buffers))
         write_json(self.path / inputs.FILE, simulation.inputs.told())
         write_json(self.path / "summary.json", _strict(summary))
 

@@ -10,14 +10,16 @@ from networks import Normed
 from torch import nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
-from user_networks import CASES, EVEN, NUMBERS, Bert, Normed1d, sentences
+from user_networks import CASES, EVEN, NUMBERS, Bert, Normed1d, ResNet, sentences
 
+import fedbraid as fb
 from fedbraid.core.gradient import gradient
 from fedbraid.core.model import Model
 from fedbraid.core.plan import make_plan
 from fedbraid.engines.local_engine import OWN_BUFFERS
 from fedbraid.errors import UserError
 
+KINDS = "stack", "loop"
 POLICIES = "local", "average"
 
 
@@ -208,3 +210,44 @@ def test_frozen_statistics_are_those_of_the_network_and_do_not_travel(kind):
 def test_a_policy_without_statistics_is_refused():
     with pytest.raises(UserError, match="buffers is local, but the network has no running statistics"):
         federation(buffers="local")
+
+
+def frozen_resnet():
+    """A network of which the head and one scale are trained."""
+    module = ResNet().requires_grad_(False)
+    module.fc.requires_grad_(True)
+    module.layers[1].bn2.weight.requires_grad_(True)
+    return module
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_parameters_that_nobody_trains_are_held_once_and_do_not_travel(method):
+    torch.manual_seed(0)
+    module = frozen_resnet()
+    data, trained_ones = CASES["resnet"][1], [p for p in module.parameters() if p.requires_grad]
+    size = sum(p.numel() for p in trained_ones)
+    kinds = {k: federation(method, module=module, data=data, engine={"kind": k}, buffers="freeze") for k in KINDS}
+    lines = {k: made.advance() for k, made in kinds.items()}
+    assert apart(*(held(made) for made in kinds.values())) <= 1e-9
+    for made, line in zip(kinds.values(), lines.values(), strict=True):
+        assert made.setup.w.numel() == size and made.setup.buffers.numel() == 0
+        assert line["bytes_down"] == line["bytes_up"] == 4 * 8 * size * (2 if method == "scaffold" else 1)
+        after = made.module().state_dict()
+        for name, p in module.named_parameters():
+            assert torch.equal(after[name], p.double()) != p.requires_grad, name
+
+
+def test_a_frozen_head_stays_in_the_vector_where_strands_look_for_it():
+    module = ResNet()
+    module.fc.requires_grad_(False)
+    made = federation(module=module, data=CASES["resnet"][1])
+    assert {"fc.weight", "fc.bias"} <= {*made.setup.layout.names}
+
+
+def test_a_run_with_frozen_parameters_is_recorded_and_loaded(tmp_path):
+    module = frozen_resnet()
+    dataset, partition = CASES["resnet"][1]
+    run = fb.run("fedavg", data=dataset, partition=partition, model=module, rounds=2, out=tmp_path / "run")
+    again = fb.load(tmp_path / "run", data=dataset, partition=partition, model=frozen_resnet())
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value), name

@@ -76,6 +76,8 @@ def for_stacks(module: nn.Module, fine: bool = True, buffer: GradientBuffer | No
     """
     module, buffer = copy.deepcopy(module), buffer or GradientBuffer()
     for name, layer in module.named_modules():
+        if any(not p.requires_grad for p in layer.parameters(recurse=False)):
+            continue  # weights that all clients share: torch's rule folds clients into the batch, which is faster
         if isinstance(layer, nn.Conv2d) and type(layer) in (nn.Conv2d, PooledConv2d) and _is_plain(layer):
             kind = Convolution(layer.stride[0], int(layer.padding[0]), isinstance(layer, PooledConv2d), fine)
             _become(layer, StackConv2d, kind=kind, name=name, buffer=buffer)
