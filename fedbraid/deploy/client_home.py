@@ -7,6 +7,9 @@
     hidden-ROUND-MARK.safetensors   uploads that the server is to learn only as sums
     sum-ROUND-NUMBER.json           the client's part in the secure sum of that number, its secrets included
     summed-ROUND-MARK.json          with whom hidden uploads were summed
+    secret                          what the client's own draws come from, where its uploads are hidden
+
+Beside the folders of runs, `summed/DIGEST.json` says with whom uploads of that digest were summed, in whatever run.
 
 Files are whole or not there, and their owner's alone: models tell of the data that they were trained on. A state stays
 until a later one is known to have counted.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,7 +73,7 @@ class ClientHome:
     def __init__(self, folder: Path, run: str) -> None:
         if not RUN.fullmatch(run):
             raise MessageRefused("its run has no proper digest")
-        self.folder = folder / run
+        self.folder, self.all_runs = folder / run, folder / "summed"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -125,15 +129,42 @@ class ClientHome:
     def keep_summed(self, at: MessageRef, summed: dict[str, Any]) -> None:
         write_bytes(self.folder / f"summed-{at}.json", json.dumps(summed).encode(), secret=True)
 
+    def summed_ever(self, digest: str) -> dict[str, Any] | None:
+        """Return with whom uploads of this digest were summed, in this run or an earlier one."""
+        kept = _read(self.all_runs / f"{digest}.json")
+        return None if kept is None else json.loads(kept)
+
+    def keep_summed_ever(self, digest: str, summed: dict[str, Any]) -> None:
+        private_folder(self.all_runs)
+        write_bytes(self.all_runs / f"{digest}.json", json.dumps(summed).encode(), secret=True)
+
+    def summed_in(self, round: int) -> dict[str, dict[str, Any]]:
+        """Return what was summed in a round: by the digest of the message that asked for it."""
+        files = self.folder.glob(f"summed-{round:06d}-*.json")
+        return {file.stem.rpartition("-")[2]: json.loads(file.read_bytes()) for file in files}
+
+    def secret(self) -> bytes:
+        """Return the client's secret of this run, which is made when it is first asked for."""
+        file = self.folder / "secret"
+        if (kept := _read(file)) is None:
+            write_bytes(file, kept := secrets.token_bytes(32), secret=True)
+        return kept
+
     def _sum(self, round: int, number: int) -> Path:
         return self.folder / f"sum-{MessageRef(round, f'{number:016x}')}.json"
 
     def tidy(self, round: int, counted: MessageRef | None) -> None:
-        """Forget what came before `round`, but for the state that counted: the others never will."""
+        """Delete what is older than the message that counted, which the state after it makes superfluous.
+
+        Only `counted` allows a deletion, and only if its answer is here: a message about a later round, which may be
+        forged or of a server that lost its checkpoint, is no reason to give up the only state that there is.
+        """
         kept = f"state-{counted}.safetensors"
+        proven = counted is not None and self.answer(counted) is not None
+        limit = min(round, counted.round) if counted is not None and proven else 0
         for file in self.folder.iterdir():
             parts = FILE.fullmatch(file.name)
-            past = parts is not None and int(parts[1]) < round
+            past = parts is not None and int(parts[1]) < limit
             if file.suffix == ".tmp" or (past and file.name != kept):
                 file.unlink(missing_ok=True)
 

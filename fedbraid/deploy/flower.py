@@ -28,6 +28,7 @@ from fedbraid.errors import UserError
 
 if TYPE_CHECKING:
     from fedbraid.config.schema import Config
+    from fedbraid.deploy.server_signature import ServerSigner
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,11 @@ class GridTransport:
     their names and believed.
     """
 
-    def __init__(self, grid: Grid, names: Mapping[bytes, str] | None, most: int) -> None:
-        self.grid, self.names, self.most = grid, names, most
+    def __init__(
+        self, grid: Grid, names: Mapping[bytes, str] | None, most: int, signer: ServerSigner | None = None
+    ) -> None:
+        self.grid, self.names, self.most, self.signer = grid, names, most, signer
+        self._keys = {name: key for key, name in (names or {}).items()}
         self._called: dict[int, str] = {}  # what nodes call themselves
         self._asked: dict[str, int] = {}  # the nodes that were asked for their names, by message
         self._sending = Semaphore(AT_ONCE)
@@ -122,7 +126,9 @@ class GridTransport:
 
     def _answer(self, name: str, node: Node, message: bytes, seconds: float, pause: float, over: Event) -> bytes | None:
         with self._sending:
-            numbers = list(self.grid.push_messages([Message(packed(message), node[0], MESSAGE_TYPE, ttl=seconds)]))
+            numbers = list(
+                self.grid.push_messages([Message(self._packed(name, message), node[0], MESSAGE_TYPE, ttl=seconds)])
+            )
         if not numbers or not numbers[0]:
             log.warning("%s: Flower would not take its message of %s bytes", name, f"{len(message):,}")
             return None
@@ -131,6 +137,14 @@ class GridTransport:
                 return self._opened(name, reply)
             over.wait(pause)
         return None
+
+    def _packed(self, name: str, message: bytes) -> RecordDict:
+        """A message with the server's signature for this client, where there are keys to sign with."""
+        content = packed(message)
+        if self.signer is not None:
+            signed = self.signer.sign(message, self._keys[name])
+            content["signature"] = ConfigRecord({"signature": signed.signature, "certificate": signed.certificate})
+        return content
 
     def _opened(self, name: str, reply: Message) -> bytes | None:
         """The message in a reply; whatever else it may be is refused with a line."""
@@ -199,6 +213,7 @@ def _one_line(text: object) -> str:
 def serve(grid: Grid, context: Context) -> None:
     """Run the federation that the file named in the run's configuration describes."""
     from fedbraid.config.schema import from_dict
+    from fedbraid.deploy.server_signature import ServerSigner
     from fedbraid.storage.files import write_json
     from fedbraid.training.user_code import load_network, load_strands
 
@@ -208,9 +223,10 @@ def serve(grid: Grid, context: Context) -> None:
     with _logging_to(settings.log):
         try:
             names = None if settings.names is None else {key.encode(): name for key, name in settings.names.items()}
+            signer = ServerSigner(Path(settings.keys)) if settings.keys else None
             done = named(settings.conduct)(
                 from_dict(settings.config),
-                GridTransport(grid, names, settings.most),
+                GridTransport(grid, names, settings.most, signer),
                 settings.roster,
                 out=Path(settings.out),
                 resume=settings.resume,
@@ -292,6 +308,7 @@ def answer(message: Message, context: Context) -> Message:
     with _logging_to(settings.log):
         try:
             question, began = unpacked(message.content), monotonic()
+            _check_sender(settings, message.content, question)
             reply = named(settings.node)(settings).answer(question)
             log.info("%s", _exchange_line(question, reply, monotonic() - began))
             return Message(packed(reply), reply_to=message)
@@ -300,6 +317,22 @@ def answer(message: Message, context: Context) -> Message:
         except Exception:
             log.exception("error: the message could not be answered")
     return Message(Error(0, "it failed; its own log says why"), reply_to=message)
+
+
+def _check_sender(settings: NodeSettings, content: RecordDict, question: bytes) -> None:
+    """Raise unless the server has signed this message for this client; without keys nobody can tell."""
+    if settings.keys is None:
+        return
+    from fedbraid.deploy.keys import CA, public_of
+    from fedbraid.deploy.server_signature import ServerVerifier, Signed
+
+    keys, record = Path(settings.keys), content.config_records.get("signature", ConfigRecord())
+    signature, certificate = record.get("signature"), record.get("certificate")
+    if not isinstance(signature, bytes) or not isinstance(certificate, bytes):
+        signed = None
+    else:
+        signed = Signed(signature, certificate)
+    ServerVerifier(keys / CA, public_of(keys / "node.key")).check(question, signed)
 
 
 def _exchange_line(question: bytes, reply: bytes, seconds: float) -> str:

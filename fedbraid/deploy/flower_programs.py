@@ -119,11 +119,13 @@ def superlink(guard: Path, arguments: list[str]) -> None:
     import uvicorn
     from flwr.superlink.cli import flower_superlink
 
+    from fedbraid.deploy.flower_fleet import FleetRules
+
     settings = GuardSettings.read(guard)
     say = once_a_minute(lambda text: print(text, file=sys.stderr, flush=True))
 
     def run(*, app: Any, **options: Any) -> None:
-        guarded = Guard(app, settings.token, settings.most, settings.names, say)
+        guarded = Guard(app, settings.token, settings.most, settings.names, say, FleetRules())
         ours = {"access_log": False, "proxy_headers": False, "timeout_graceful_shutdown": 1}
         config = uvicorn.Config(guarded, **options | ours)
         config.load()

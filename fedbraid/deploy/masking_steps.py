@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedbraid.core.tree import Tree
+from fedbraid.deploy.client_draws import digest_of
 from fedbraid.deploy.client_home import ClientHome, MessageRef
 from fedbraid.deploy.identity import Identity
 from fedbraid.deploy.messages import Message, MessageRefused
@@ -34,14 +36,13 @@ class LocalIdentity:
 
 def create_advert(home: ClientHome, me: LocalIdentity, message: Message, of: str, at: MessageRef) -> dict[str, Any]:
     """The client's keys for a sum of what it made of the message `at`, of kind `of`."""
-    if home.hidden(at) is None:
-        raise MessageRefused("it is asked for a sum of numbers that are not here")
     token = message.count("sum")
     client = _client(home, message.round, token)
     if client is None:
         client = Participant(Session(message.run, message.round, of, token), me.name)
         _keep(home, message.round, at, client)
-    summed = home.summed(at)
+    summed = _summed_before(home, at, of)
+    _refuse_second_question(home, at, of)
     signed = client.advert(me.identity.sign if me.identity else None)
     return {"advert": signed.decode()} | ({"with": summed["names"]} if summed else {})
 
@@ -64,8 +65,8 @@ def share(home: ClientHome, me: LocalIdentity, message: Message) -> Message:
 def mask(home: ClientHome, me: LocalIdentity, message: Message) -> Message:
     """Its numbers times the weights that it is told, one after the other, masked."""
     at, client = _known(home, message)
-    uploads, parts = home.hidden(at), message.payload.get("parts")
-    if uploads is None or not isinstance(parts, list) or not parts:
+    uploads, parts = _hidden(home, at), message.payload.get("parts")
+    if not isinstance(parts, list) or not parts:
         raise MessageRefused("it is asked for a sum of numbers that are not here")
     numbers = FixedPoint(message.number("bound", 1e-6), message.count("clients", 1))
     encoded = []
@@ -86,13 +87,17 @@ def reveal(home: ClientHome, me: LocalIdentity, message: Message) -> Message:
     at, client = _known(home, message)
     survivors = _text(message, "survivors")
     names = sorted(read_names(read_secure("survivors", client.session, survivors)))
-    summed = home.summed(at)
+    kind = client.session.what
+    summed = _summed_before(home, at, kind)
     if summed is not None and summed["names"] != names:
         raise MessageRefused("its numbers of this round were summed with other clients before")
+    _refuse_second_question(home, at, kind)
     revealed = client.reveal(survivors)
+    # The memory is on disk before the shares leave: a client killed in between must not forget what it revealed.
+    if kind == "train":
+        home.keep_summed_ever(digest_of(_hidden(home, at)), {"names": names})
+    home.keep_summed(at, {"names": names, "kind": kind})
     _keep(home, message.round, at, client)
-    if summed is None:
-        home.keep_summed(at, {"names": names})
     return Message("answer", message.run, message.round, {"revealed": revealed.decode()})
 
 
@@ -102,6 +107,34 @@ STEPS: dict[str, Callable[[ClientHome, LocalIdentity, Message], Message]] = {
     "mask": mask,
     "reveal": reveal,
 }
+
+
+def _hidden(home: ClientHome, at: MessageRef) -> Tree:
+    uploads = home.hidden(at)
+    if uploads is None:
+        raise MessageRefused("it is asked for a sum of numbers that are not here")
+    return uploads
+
+
+def _summed_before(home: ClientHome, at: MessageRef, kind: str) -> dict[str, Any] | None:
+    """Return with whom these numbers were summed, in this run or in an earlier one.
+
+    Label counts before training are the same in every round, so only what training led to is remembered across rounds.
+    """
+    ever = home.summed_ever(digest_of(_hidden(home, at))) if kind == "train" else None
+    return home.summed(at) or ever
+
+
+def _refuse_second_question(home: ClientHome, at: MessageRef, kind: str) -> None:
+    """Refuse a sum of what another question of the same round led to.
+
+    A server that changes a digit of its question gets other numbers from the same model and data. Two sums of them over
+    cohorts that differ by one client would still tell that client's numbers, nearly. So at most one question of each
+    round and kind is summed.
+    """
+    for other, summed in home.summed_in(at.round).items():
+        if other != at.digest and summed.get("kind") == kind:
+            raise MessageRefused(f"its numbers of round {at.round + 1} were summed for another question before")
 
 
 def _known(home: ClientHome, message: Message) -> tuple[MessageRef, Participant]:

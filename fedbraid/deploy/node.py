@@ -32,6 +32,7 @@ from fedbraid.data.partitions.ranges import LABEL_RANGES, ranges
 from fedbraid.data.sample_facts import Facts, OwnMatter
 from fedbraid.data.validation import held_out_by
 from fedbraid.deploy.client_data import ClientData, ClientDataSource
+from fedbraid.deploy.client_draws import own_seed
 from fedbraid.deploy.client_home import ClientHome, MessageRef
 from fedbraid.deploy.messages import Message, MessageRefused, UnknownRun, check_finite, check_tensors, digest, read
 from fedbraid.deploy.scores import COUNTED, Score, asked
@@ -137,6 +138,8 @@ class Node:
     def _worked(self, home: ClientHome, message: Message, at: MessageRef) -> bytes:
         counted = MessageRef.read(message.payload.get("counted"))
         context = self._context(self._hello_payload(home))
+        if not 0 <= message.round < context.config.rounds:
+            raise MessageRefused(f"it asks for round {message.round + 1} of a run of {context.config.rounds}")
         question = self._question(home, message, context)
         kept = _Kept(_before(home, counted, context))
         with one_thread():
@@ -240,6 +243,7 @@ class Node:
                 strand, _, name = key.partition("/")
                 sent.setdefault(strand, {})[name] = tensor.to(device)
         sizes = torch.as_tensor(context.clients.sizes).to(context.setup.w)
+        seed = message.count("seed")
         return Job(
             kind="probe" if message.kind == "probe" else "train",
             round=message.round,
@@ -248,7 +252,7 @@ class Node:
             buffers=tensors["buffers"].to(device),
             sent=dict(sent),
             lr=message.number("lr"),
-            seed=message.count("seed"),
+            seed=own_seed(home.secret(), seed) if context.hidden else seed,
         )
 
 

@@ -37,6 +37,7 @@ class ServerSettings(ProcessSettings):
     roster: list[str]
     out: str
     names: dict[str, str] | None = None  # clients by their public keys; None = as they call themselves
+    keys: str | None = None  # the server's folder of keys, with which its messages are signed
     resume: bool = False
     min_clients: int = 0
     seconds: float = 600.0

@@ -47,7 +47,8 @@ def run_server(settings: ServerSettings, address: Address, keys: Path | None, sa
     if keys is not None:
         check_certificate(keys, address)
         roster = read_roster(keys / "roster")
-        settings = replace(settings, names={member.key.decode(): member.name for member in roster})
+        names = {member.key.decode(): member.name for member in roster}
+        settings = replace(settings, names=names, keys=str(keys))
     with alone_in(settings.folder), ended_with_us() as children:
         if not wait_for_port(address.host, address.port, 10):
             raise UserError(f"{address} is in use or is no address of this machine; choose another --port or --host")

@@ -5,15 +5,24 @@ One federation serves most tests here, because Flower takes its time to start.
 
 import http.client
 import json
+import re
 import signal
 import socket
 import ssl
+from base64 import b64encode
+from datetime import UTC, datetime
 from hashlib import sha256
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedbraid[flower]'")
 
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata
+from flwr.proto.node_pb2 import Node
 from parties import Federation
 
 from fedbraid.deploy.address import Address, check_server
@@ -48,6 +57,55 @@ def test_a_letter_of_many_pieces_arrives_whole(federation):
     message = "".join(chr(97 + place * place % 23) for place in range(6_000_000))
     (answer,) = federation.talk.exchange({"hospital-a": message}).values()
     assert answer.split()[2:] == ["6000000", sha256(message.encode()).hexdigest()]
+
+
+def fleet(federation, path, body=b"", by=None, size=None):
+    """The status of a request to Flower's interface for clients, signed by a client's key."""
+    time, headers = datetime.now(UTC).isoformat(), {"content-type": "application/octet-stream"}
+    if by:
+        key = load_ssh_private_key((federation.keys / by / "node.key").read_bytes(), None)
+        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        signature = key.sign(time.encode(), ec.ECDSA(hashes.SHA256()))
+        headers |= {"flwr-public-key": b64encode(public).decode(), "flwr-timestamp": time}
+        headers |= {"flwr-signature": b64encode(signature).decode()}
+    context = ssl.create_default_context(cafile=str(federation.keys / "server" / "ca.pem"))
+    connection = http.client.HTTPSConnection("127.0.0.1", federation.address.port, context=context, timeout=10)
+    connection.putrequest("POST", f"/v1/fleet/{path}")
+    for name, value in (headers | {"content-length": str(len(body) if size is None else size)}).items():
+        connection.putheader(name, value)
+    connection.endheaders(body)
+    try:
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def node_of(federation, name):
+    """Flower's number of a client."""
+    log = (federation.family.folder / name / "flower" / "supernode.log").read_text()
+    return int(re.findall(r"SuperNode ID: (\d+)", log)[-1])
+
+
+def test_a_client_cannot_pass_for_the_server_or_fill_its_memory(federation):
+    """What an insider tried: messages to another client, in the server's name or its own, and unasked ones."""
+    asked = federation.talk.exchange(dict.fromkeys(NAMES, "before"))
+    a, b = (node_of(federation, name) for name in NAMES)
+    for about, reason in (
+        (Metadata(src_node_id=1, dst_node_id=a), "in another client's name"),
+        (Metadata(src_node_id=b, dst_node_id=a), "to another client"),
+        (Metadata(src_node_id=b, dst_node_id=1), "that nobody asked for"),
+        (Metadata(src_node_id=b, dst_node_id=1, reply_to_message_id="0" * 64), "that nobody asked for"),
+    ):
+        push = PushMessagesRequest(node=Node(node_id=b), messages_list=[Message(metadata=about)])
+        assert fleet(federation, "push-messages", push.SerializeToString(), by="hospital-b") == 403
+        assert federation.server.wait_for(f"refused: hospital-b at 127.0.0.1 sent a message {reason}", 5)
+    assert set(asked) == set(federation.talk.exchange(dict.fromkeys(NAMES, "after"))) == set(NAMES)
+
+
+def test_who_has_not_signed_is_answered_before_the_body_is_read(federation):
+    """The request says that it has 60 MB, and sends none."""
+    assert fleet(federation, "push-object", size=60_000_000) == 401
+    assert fleet(federation, "push-messages", size=60_000_000, by="hospital-b") == 413
 
 
 def test_an_answer_that_is_too_large_is_refused_with_a_line_and_the_rest_go_on(federation):

@@ -12,6 +12,8 @@ from fedbraid.deploy.secure_policy import SecurePolicy
 from fedbraid.deploy.transport import InProcess
 from fedbraid.privacy import budget as privacy
 
+pytestmark = pytest.mark.usefixtures("shared_draws")
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):

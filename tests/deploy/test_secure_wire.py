@@ -61,6 +61,8 @@ METHODS = [
 WHO, NUMBER, ROUND = "clinic-c", 2, 1
 STEPS = ["share", "mask", "reveal"]
 
+pytestmark = pytest.mark.usefixtures("shared_draws")
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
