@@ -154,18 +154,18 @@ class ClientHome:
         return self.folder / f"sum-{MessageRef(round, f'{number:016x}')}.json"
 
     def tidy(self, round: int, counted: MessageRef | None) -> None:
-        """Delete what is older than the message that counted, which the state after it makes superfluous.
+        """Delete what came before `round`, but for the answer that counted and the state after it.
 
-        Only `counted` allows a deletion, and only if its answer is here: a message about a later round, which may be
-        forged or of a server that lost its checkpoint, is no reason to give up the only state that there is.
+        Nothing is deleted unless the answer that is said to have counted is here. The server names it by the digest of
+        its own question, which nobody else knows; so a forged message, or one of a server that has lost its checkpoint,
+        is no reason to give up the only state that there is.
         """
-        kept = f"state-{counted}.safetensors"
         proven = counted is not None and self.answer(counted) is not None
-        limit = min(round, counted.round) if counted is not None and proven else 0
+        kept = (f"state-{counted}.safetensors", f"answer-{counted}.letter")
         for file in self.folder.iterdir():
             parts = FILE.fullmatch(file.name)
-            past = parts is not None and int(parts[1]) < limit
-            if file.suffix == ".tmp" or (past and file.name != kept):
+            past = proven and parts is not None and int(parts[1]) < round
+            if file.suffix == ".tmp" or (past and file.name not in kept):
                 file.unlink(missing_ok=True)
 
 

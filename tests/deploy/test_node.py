@@ -31,6 +31,7 @@ from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition, Split
 from fedbraid.data.sample_facts import Facts
 from fedbraid.deploy.client_data import ClientData, NamedData
+from fedbraid.deploy.client_home import ClientHome, MessageRef
 from fedbraid.deploy.messages import Message, digest, read
 from fedbraid.deploy.node import Node
 from fedbraid.deploy.transport import InProcess
@@ -136,7 +137,7 @@ def test_few_files_are_kept_however_many_rounds_there_are(file, tmp_path):
         federation.advance()
         for name in NAMES:
             held = [f.name for f in (tmp_path / "homes" / name / federation.membership.run).iterdir()]
-            assert len(held) <= 5, held
+            assert len(held) <= 6, held
 
 
 def test_two_runs_do_not_meet(file, tmp_path):
@@ -254,7 +255,7 @@ def test_whatever_comes_is_answered(messages, file, tmp_path):
         ({"run": "0" * 16}, "does not know this run"),
         ({"round": -1}, "no round"),
         ({"round": 2**40}, "no round"),
-        ({"payload": {}}, "'lr' must be|'mean' must be"),
+        ({"payload": {}}, "'lr' must be|'mean' must be|'seed' must be"),
         ({"payload": {"lr": 0.1, "seed": 0, "mean": 1.0, "width": 3, "counted": [0]}}, "no round"),
         ({"payload": {"lr": 0.1, "seed": 0, "mean": 1.0, "width": 3, "counted": [0, "../x"]}}, "no message"),
         ({"payload": {"lr": 0.1, "seed": 0, "mean": 1.0, "width": 3, "counted": [7, "0" * 16]}}, "not here any more"),
@@ -445,3 +446,28 @@ def test_a_letter_to_evaluate_without_tests_is_refused(tmp_path):
     assert opened(node.answer(hello.to_bytes())).payload["tests"] == 0 and said == ""
     question = Message("evaluate", hello.run, 1, {}, hello.tensors)
     assert "no test samples" in refusal(node.answer(question.to_bytes()))
+
+
+def test_no_message_that_lacks_proof_of_the_servers_deletes_anything(file, tmp_path):
+    """A message about a later round that names no answer, or one that was never given, leaves the states alone."""
+    config = configured("scaffold", file, sampling={"clients": 0}, rounds=12)
+    federation = by_message(config, tmp_path)
+    for _ in range(3):
+        federation.advance()
+    home = ClientHome(tmp_path / "homes" / WHO, federation.membership.run)
+    before = sorted(home.folder.iterdir())
+    home.tidy(11, None)
+    home.tidy(11, MessageRef(10, "0" * 16))
+    assert sorted(home.folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("round", [12, 2147483646])
+def test_a_round_that_the_run_does_not_have_is_refused(round, file, tmp_path):
+    config = configured("scaffold", file, sampling={"clients": 0}, rounds=12)
+    federation = by_message(config, tmp_path)
+    federation.advance()
+    payload = {"lr": 0.1, "seed": 0, "mean": 1.0, "width": 3, "counted": None, "already": [], "after": None}
+    tensors = {"model": federation.server.w, "buffers": federation.server.buffers}
+    asked = Message("train", federation.membership.run, round, payload, tensors).to_bytes()
+    answer = read(nodes(config, tmp_path / "homes")[WHO]().answer(asked), 1 << 30)
+    assert answer.kind == "refusal" and f"asks for round {round + 1} of a run of 12" in answer.payload["reason"]
