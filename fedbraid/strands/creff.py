@@ -81,8 +81,7 @@ class Creff(Strand):
                 error = F.linear(moving, *head).softmax(-1) - labels[:, None, :]  # [C, m, C]
                 weight = torch.einsum("cmk,cmd->ckd", error, moving) / self.per_class
                 bias = error.mean(1)
-                rows = (1 - F.cosine_similarity(weight, real["weight"], dim=-1, eps=1e-6)).sum(-1)
-                gap = rows + 1 - F.cosine_similarity(bias, real["bias"], dim=-1, eps=1e-6)
+                gap = _angle(weight, real["weight"]).sum(-1) + _angle(bias, real["bias"])
                 (slope,) = torch.autograd.grad((gap * has).sum(), moving)
             features = features - self.match_lr * slope
         return features
@@ -102,6 +101,12 @@ class Creff(Strand):
                 error = (F.linear(x[part], weight, bias).softmax(-1) - F.one_hot(y[part], classes)) / len(part)
                 weight, bias = weight - self.head_lr * error.T @ x[part], bias - self.head_lr * error.sum(0)
         return {"weight": weight, "bias": bias}
+
+
+def _angle(made: Tensor, real: Tensor) -> Tensor:
+    """1 − cosine over the last axis, with the authors' 1e-6 beside the norms: small gradients weigh less."""
+    norms = torch.linalg.vector_norm(made, dim=-1) * torch.linalg.vector_norm(real, dim=-1)
+    return 1 - (made * real).sum(-1) / (norms + 1e-6)
 
 
 def _head_gradients(features: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tree:

@@ -153,8 +153,9 @@ def creff(world, m, steps, epochs, match_lr, head_lr, batch):
             for c in (c for c in range(CLASSES) if real[c]):
                 weight, bias = (torch.stack(g).mean(0) for g in zip(*real[c], strict=True))
                 ours = head_gradient(moving[c], torch.full((m,), c), psi)
-                gap = gap + (1 - F.cosine_similarity(ours[0], weight, dim=1, eps=1e-6)).sum()
-                gap = gap + 1 - F.cosine_similarity(ours[1], bias, dim=0, eps=1e-6)
+                for g, real_g in ((ours[0], weight), (ours[1], bias)):
+                    norms = g.norm(dim=-1) * real_g.norm(dim=-1)
+                    gap = gap + (1 - (g * real_g).sum(-1) / (norms + 1e-6)).sum()
             features = features - match_lr * torch.autograd.grad(gap, moving)[0]
         head, rng = [], stream(0, "server/creff", round=t)
         for size in ((CLASSES, HIDDEN), (CLASSES,)):
