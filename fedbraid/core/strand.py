@@ -54,6 +54,7 @@ class Setup:
     last_layer: str  # its name; empty where the network is that layer alone
     expected: float  # clients in a round, on average
     frozen: Tensor | None = None  # [D] parameters that travel and are not trained
+    label_counts: Tensor | None = None  # [label_bins] of all clients together; None where the server does not know them
 
     def of_last_layer(self, parameter: str) -> str:
         """What the last layer's `weight` or `bias` is called in `layout`."""

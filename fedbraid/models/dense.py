@@ -63,11 +63,11 @@ class Perceptron(nn.Module):
     five. FedSkip's released network has no sigmoid: `sigmoid=False` is logistic regression.
     """
 
-    def __init__(self, shape: Shape, classes: int, sigmoid: bool = True) -> None:
+    def __init__(self, shape: Shape, classes: int, sigmoid: bool | None = None) -> None:
         super().__init__()
-        if not isinstance(sigmoid, bool):
+        if not isinstance(sigmoid, bool | None):
             raise UserError(f"sigmoid must be true or false, not {sigmoid!r}")
-        self.head = (SigmoidLayer if sigmoid else nn.Linear)(prod(shape), classes)
+        self.head = (nn.Linear if sigmoid is False else SigmoidLayer)(prod(shape), classes)
 
     def forward(self, x: Tensor) -> Outputs:
         x = x.flatten(1)

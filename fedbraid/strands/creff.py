@@ -105,8 +105,9 @@ class Creff(Strand):
 
 def _angle(made: Tensor, real: Tensor) -> Tensor:
     """1 − cosine over the last axis, with the authors' 1e-6 beside the norms: small gradients weigh less."""
-    norms = torch.linalg.vector_norm(made, dim=-1) * torch.linalg.vector_norm(real, dim=-1)
-    return 1 - (made * real).sum(-1) / (norms + 1e-6)
+    norms: Tensor = torch.linalg.vector_norm(made, dim=-1) * torch.linalg.vector_norm(real, dim=-1)
+    angle: Tensor = 1 - (made * real).sum(-1) / (norms + 1e-6)
+    return angle
 
 
 def _head_gradients(features: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tree:

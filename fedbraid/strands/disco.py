@@ -22,8 +22,9 @@ class Disco(Strand):
     this out; `normalise=False`). A client whose discrepancy is infinite has no weight and no part in that sum.
     The weights fall back to n_k when all of them vanish. a = b = 0 is FedAvg.
 
-    The target is uniform, given as numbers, or the cohort's own distribution (`target="global"`), of which the server
-    uses the sum of clients' counts and no single client's (appendix A.3). For a regression, labels are counted in
+    The target is uniform, given as numbers, the distribution of all clients' labels, of which the server knows the sum
+    of counts before the first round and no single client's (`target="global"`, appendix A.3), or that of the round's
+    cohort, which clients are asked for in every round (`target="cohort"`). For a regression, labels are counted in
     ranges.
     """
 
@@ -34,7 +35,7 @@ class Disco(Strand):
     b: float = 0.1
     metric: Literal["kl", "l1", "l2", "cosine"] = "kl"
     normalise: bool = True
-    target: Literal["uniform", "global"] | tuple[float, ...] = "uniform"
+    target: Literal["uniform", "global", "cohort"] | tuple[float, ...] = "uniform"
 
     def __post_init__(self) -> None:
         if isinstance(self.target, tuple) and (abs(sum(self.target) - 1) > 1e-6 or min(self.target) < 0):
@@ -43,20 +44,27 @@ class Disco(Strand):
     def init_server(self, setup: Setup) -> Tree:
         if isinstance(self.target, tuple) and len(self.target) != setup.label_bins:
             raise UserError(f"disco's target has {len(self.target)} shares, but there are {setup.label_bins} classes")
-        return {}
+        if self.target != "global":
+            return {}
+        if setup.label_counts is None:
+            raise UserError(
+                "disco(target=global) takes the label distribution of all clients before the first round, which nobody "
+                "knows here; set target=cohort, the distribution in each round"
+            )
+        return {"target": setup.label_counts / setup.label_counts.sum()}
 
-    # the target, where it is the cohort's own distribution
+    # the target, where it is the clients' own distribution
 
     @property
     def constraints(self) -> Constraints:
-        return Constraints(sum_only={"counts"} if self.target == "global" else set())
+        return Constraints(sum_only={"counts"} if self.target == "cohort" else set())
 
     def probe(self, c: Client) -> Tree:
-        return {"counts": c.label_counts} if self.target == "global" else {}
+        return {"counts": c.label_counts} if self.target == "cohort" else {}
 
     def send(self, r: Round) -> Tree | Ask:
-        if self.target != "global":
-            return {}
+        if self.target != "cohort":
+            return dict(r.state)  # the global target, or nothing
         if r.replies is None:
             return Ask()
         counts = r.sum("counts")

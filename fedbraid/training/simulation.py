@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,7 @@ def build_simulation(spec: RunSpec, beside: Simulation | None = None) -> Simulat
     clients = Clients.of(dataset, split.training, dtype, device, config.augment, samples)
     held_out = samples.at(torch.as_tensor(split.validation).to(device)) if len(split.validation) else None
     setup = setup_of(config, model, dataset, clients, len(partition))
+    setup = replace(setup, label_counts=clients.label_counts.to(setup.w).sum(0))
     optimizer = optimizer_of(config)
     server = begin(chain, setup)
     cohort = made_cohort(config, setup, clients.sizes, 0)

@@ -300,7 +300,10 @@ MISTAKES = [
     (("privacy", "--rounds", "3", "--noise", "1", "--clients", "2", "--cohort", "3"), "not 3 of 2"),
     (("privacy", "--rounds", "3", "--noise", "1", "--rate", "0.1", "--cohort", "3"), "keep one of them"),
     (("privacy", "--rounds", "3", "--epsilon", "1e-6"), "choose more"),
-    (("run", "-m", "disco(target=globl)"), "disco's target must be one of 'uniform', 'global' or a list of numbers"),
+    (
+        ("run", "-m", "disco(target=globl)"),
+        "disco's target must be one of 'uniform', 'global', 'cohort' or a list of numbers",
+    ),
     (("run", "-m", "creff(head_batch=0)"), "creff's head_batch must be at least 1, not 0"),
     (("run", "--set", "optimizer.nesterov=true"), "optimizer.nesterov=True is for optimizer.momentum; set that too"),
     (

@@ -21,7 +21,7 @@ SUMS = {
     "nh": {"mean", "n"},
     "creff(per_class=2, match_steps=1, head_epochs=1)": {"weight", "bias", "has"},
     "drift(added=cohort)": {"h"},
-    "disco(target=global)": {"counts"},
+    "disco(target=cohort)": {"counts"},
 }
 """The uploads of which sums are enough."""
 OTHERS = [s.name for s in STRANDS if s.name != "creff"]  # a few of its many steps are enough

@@ -73,7 +73,7 @@ def test_settings_fill_in_what_a_chain_of_objects_leaves_open():
             methods.with_settings(chain, wrong)
 
 
-A_TARGET = "one of 'uniform', 'global' or a list of numbers such as [0.5, 0.5]"
+A_TARGET = "one of 'uniform', 'global', 'cohort' or a list of numbers such as [0.5, 0.5]"
 WRONG = [
     ("disko", "no method is called 'disko'; did you mean 'disco'?"),
     ("fedproxx+disco", "did you mean 'fedprox'?"),

@@ -231,7 +231,8 @@ def test_the_recipe_makes_the_partition_again(name, clients):
 def test_parameters_reach_the_partition_and_its_recipe():
     made = make_partition(toy(), "dirichlet", 6, 0, min_size=np.int64(40))
     assert made.sizes.min() >= 40
-    assert made.recipe["params"] == {"beta": 0.5, "min_size": 40}
+    new = {"long_tail": None, "draws": None, "draws_seed": None}
+    assert made.recipe["params"] == {"beta": 0.5, "min_size": 40} | new
     json.dumps(made.recipe)
 
 
@@ -239,7 +240,7 @@ def test_mistakes_are_answered_with_what_is_known():
     data = toy()
     with pytest.raises(UserError, match="did you mean 'dirichlet'"):
         make_partition(data, "dirichlett", 3, 0)
-    with pytest.raises(UserError, match="known: beta, min_size"):
+    with pytest.raises(UserError, match="known: beta, draws, draws_seed, long_tail, min_size"):
         make_partition(data, "dirichlet", 3, 0, alpha=1)
     with pytest.raises(UserError, match="takes no options"):
         make_partition(data, "iid", 3, 0, beta=1)
@@ -275,7 +276,7 @@ def test_what_is_not_a_partition_is_refused(text):
 def test_written_partitions_must_be_known():
     with pytest.raises(UserError, match="did you mean 'dirichlet'"):
         parse_partition("dirichlett")
-    with pytest.raises(UserError, match="known: beta, min_size"):
+    with pytest.raises(UserError, match="known: beta, draws, draws_seed, long_tail, min_size"):
         parse_partition("dirichlet(alpha=1)")
 
 

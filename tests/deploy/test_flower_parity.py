@@ -138,7 +138,7 @@ def insisting(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [0, 4])
-@pytest.mark.parametrize("method", ["scaffold", "disco(target=global)", "prox+dp(noise=0.0, clip=0.3)"])
+@pytest.mark.parametrize("method", ["scaffold", "disco(target=cohort)", "prox+dp(noise=0.0, clip=0.3)"])
 def test_secure_sums_whoever_is_killed(insisting, method, kills, tmp_path):
     """Clients come back with what they had on disk, and no round counts without them."""
     server = insisting.serve(method, tmp_path / "run", "--secure", "--set", "sampling.clients=0")

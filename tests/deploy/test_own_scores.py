@@ -57,7 +57,7 @@ def messages(transport, kind):
 
 @pytest.mark.parametrize(
     ("task", "method"),
-    [("classification", "scaffold"), ("classification", "disco(target=global)"), ("regression", "scaffold")],
+    [("classification", "scaffold"), ("classification", "disco(target=cohort)"), ("regression", "scaffold")],
 )
 def test_a_federation_holds_out_what_a_simulation_does(task, method, tmp_path):
     config = configured(method, samples(tmp_path, task), **EVERYBODY, **HELD)

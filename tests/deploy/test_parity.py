@@ -13,7 +13,7 @@ CHAINS = [
     "drift(by_size=True)+avgm",
     "nh+rfedavg+skip(every=2)",
     "fedacd+rfedavg_plus+scaffold+nova",
-    "disco(target=global)+rfedavg",
+    "disco(target=cohort)+rfedavg",
     "rfedavg_plus+moon",
 ]
 

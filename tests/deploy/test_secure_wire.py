@@ -49,7 +49,7 @@ METHODS = [
     "drift(added=cohort)",
     "feddc",
     "disco",
-    "disco(target=global)",
+    "disco(target=cohort)",
     "fedacd",
     "fednh",
     "creff(head_epochs=2, match_steps=2)",
@@ -104,7 +104,7 @@ def kinds(transport, round):
     [
         ("fedavg", ["train", "share", "mask", "reveal"]),
         ("drift(by_size=True)+disco", ["train", "share", "mask", "reveal"]),
-        ("disco(target=global)", ["probe", "share", "mask", "reveal", "train", "share", "mask", "reveal"]),
+        ("disco(target=cohort)", ["probe", "share", "mask", "reveal", "train", "share", "mask", "reveal"]),
         ("rfedavg_plus(lam=0.1)+scaffold", ["probe", "train", "share", "mask", "reveal"]),
     ],
 )
@@ -162,7 +162,7 @@ def test_lost_at_any_step_is_as_lost_while_training(method, step, file, tmp_path
 
 @pytest.mark.parametrize("step", STEPS)
 def test_lost_in_the_sum_of_a_probe(step, file, tmp_path):
-    config = configured("disco(target=global)+scaffold", file, **EVERYBODY)
+    config = configured("disco(target=cohort)+scaffold", file, **EVERYBODY)
     transport = happening(config, tmp_path / "homes", lost_at(step))
     remote = secure(config, tmp_path, transport, min_clients=3)
     local = lacking(here(config), {(ROUND, "probe"): {NUMBER}} if step != "reveal" else {})
@@ -199,7 +199,7 @@ def test_with_too_few_left_the_round_is_tried_again(step, file, tmp_path, caplog
 
 def test_a_sum_that_was_learned_is_not_made_again_with_others(file, tmp_path):
     """The round fails after its probe's sum; the second try takes that sum, though a client of it is gone."""
-    config = configured("disco(target=global)", file, **EVERYBODY)
+    config = configured("disco(target=cohort)", file, **EVERYBODY)
     when = {
         (name, ROUND, "train"): lost_at("train", 9 if name == WHO else 1)[WHO, ROUND, "train"] for name in NAMES[:3]
     }
@@ -315,7 +315,7 @@ HIDING = {
     "drift(added=cohort)": {"drift.h"},
     "fednh": {"nh.mean", "nh.n"},
     "creff(head_epochs=2, match_steps=2)": {"creff.weight", "creff.bias", "creff.has"},
-    "disco(target=global)": {"disco.counts"},
+    "disco(target=cohort)": {"disco.counts"},
 }
 
 

@@ -56,7 +56,7 @@ def test_a_share_holds_no_samples_of_others():
     assert clients.numbered(clients.places([0, 3])) == [0, 3]
 
 
-@pytest.mark.parametrize("method", ["rfedavg_plus", "disco(target=global)+rfedavg", "qfair+rfedavg_plus"])
+@pytest.mark.parametrize("method", ["rfedavg_plus", "disco(target=cohort)+rfedavg", "qfair+rfedavg_plus"])
 def test_who_does_not_answer_the_probe_counts_no_further(method):
     """The round is the one of a cohort without the lost clients, had they not been drawn."""
     lost, all_there = federation(method), federation(method)

@@ -61,7 +61,7 @@ COMBINED = (
         "drift(by_size=true)+avgm",
     ),
     *("fedacd+rfedavg_plus+scaffold+nova", "opt(kind=yogi, lr=0.05)+skip(every=2)"),
-    *("rfedavg_plus(lam=0.1, noise=0.5)", "nh+rfedavg+skip(every=2)", "disco(target=global)+rfedavg", "qfair(q=2.0)"),
+    *("rfedavg_plus(lam=0.1, noise=0.5)", "nh+rfedavg+skip(every=2)", "disco(target=cohort)+rfedavg", "qfair(q=2.0)"),
     "scaffold(option=1)+disco(a=0.1)",
 )
 """Every chain of the papers' tables, and longer ones."""

@@ -50,7 +50,7 @@ def test_the_log_does_not_list_the_clients_of_a_large_cohort(monkeypatch):
     assert [line["clients"] for line in lines] == [5, 6]
 
 
-@pytest.mark.parametrize("method", ["rfedavg_plus", "disco(target=global)+scaffold", "fednh", "creff(head_epochs=2)"])
+@pytest.mark.parametrize("method", ["rfedavg_plus", "disco(target=cohort)+scaffold", "fednh", "creff(head_epochs=2)"])
 def test_stack_is_loop_when_clients_are_lost(method):
     ends = [held(advanced(federation(method, sampling=HALF, engine={"kind": k}))) for k in ("stack", "loop")]
     assert apart(*ends) <= 1e-12

@@ -17,7 +17,7 @@ from fedbraid.data.datasets.synthetic import Floats, around, split, train_size
 from fedbraid.errors import UserError
 
 FEWEST, MOST = 5, 1000
-OWN, LEAF = "own", "leaf"
+LEAF = "leaf"
 
 
 def synthetic_leaf(
@@ -27,8 +27,8 @@ def synthetic_leaf(
     clusters: int = 1,
     seed: int = 0,
     test_share: float = 0.1,
-    min_train: int = 1,
-    draws: str = OWN,
+    min_train: int | None = None,
+    draws: str | None = None,
 ) -> Dataset:
     """User k labels its inputs by y = argmax(x W_k + N(0, 0.1)), where x has a leading 1 that the set leaves out.
 
@@ -45,9 +45,12 @@ def synthetic_leaf(
     """
     clients, classes, features = whole("clients", clients), whole("classes", classes, 2), whole("features", features)
     clusters, seed = whole("clusters", clusters), whole("seed", seed, 0)
-    train_share, min_train = 1 - share("test_share", test_share), whole("min_train", min_train)
-    if draws not in (OWN, LEAF):
-        raise UserError(f"draws must be {OWN} or {LEAF}, not {draws!r}")
+    train_share, min_train = (
+        1 - share("test_share", test_share),
+        1 if min_train is None else whole("min_train", min_train),
+    )
+    if draws not in (None, LEAF):
+        raise UserError(f"draws must be {LEAF}, or left out, not {draws!r}")
     make = _drawn_by_leaf if draws == LEAF else _drawn
     sizes, users = make(clients, classes, features, clusters, seed)
     kept = [train_size(size, train_share) >= min_train for size in sizes]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedbraid.config.registry import positive, whole
 from fedbraid.data.dataset import Array, Partition
-from fedbraid.data.partitions.released_draws import OWN, feddisco_niid1, released_generator, tail_sizes
+from fedbraid.data.partitions.released_draws import feddisco_niid1, released_generator, tail_sizes
 from fedbraid.data.partitions.shares import Indices, by_class, dealt, enough, number
 from fedbraid.errors import UserError
 
@@ -33,9 +33,9 @@ def dirichlet(
     rng: np.random.Generator,
     beta: float = 0.5,
     min_size: int = 10,
-    long_tail: float = 1.0,
-    draws: str = OWN,
-    draws_seed: int = 0,
+    long_tail: float | None = None,
+    draws: str | None = None,
+    draws_seed: int | None = None,
 ) -> Partition:
     """Each class is cut over the clients by shares ~ Dir(beta), until every client holds `min_size` samples.
 
@@ -48,7 +48,8 @@ def dirichlet(
     legacy generator with `draws_seed`, sample by sample, whatever the run's seed is.
     """
     clients, beta, min_size = number(clients), positive("beta", beta), whole("min_size", min_size)
-    if not long_tail >= 1 or not np.isfinite(long_tail):
+    long_tail = 1.0 if long_tail is None else positive("long_tail", long_tail)
+    if long_tail < 1:
         raise UserError(f"long_tail is how much rarer the last class is than the first, such as 10, not {long_tail!r}")
     released = released_generator(draws, draws_seed)
     if released is not None:

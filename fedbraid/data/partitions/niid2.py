@@ -6,7 +6,7 @@ import numpy as np
 
 from fedbraid.config.registry import whole
 from fedbraid.data.dataset import Array, Partition
-from fedbraid.data.partitions.released_draws import FEDDISCO, OWN, feddisco_niid2, released_generator
+from fedbraid.data.partitions.released_draws import FEDDISCO, feddisco_niid2, released_generator
 from fedbraid.data.partitions.shares import by_class, dealt
 from fedbraid.errors import UserError
 
@@ -21,7 +21,7 @@ def niid2(
     biased: int | None = None,
     unbiased: int | None = None,
     classes_per_client: int | None = None,
-    draws: str = OWN,
+    draws: str | None = None,
 ) -> Partition:
     """`biased` clients of c classes each, then `unbiased` clients that hold all C classes.
 
@@ -49,7 +49,7 @@ def niid2(
             f"one of which has {smallest} samples; {_what_works(biased, unbiased, each, total, smallest)} "
             "would work"
         )
-    if released_generator(draws, 0) is not None:
+    if released_generator(draws, None) is not None:
         if total % each or biased % (total // each):
             raise UserError(
                 f"draws={FEDDISCO} cuts classes for whole groups of biased clients; {biased} with {each} of {total} "

@@ -14,8 +14,7 @@ from fedbraid.data.partitions.ranges import ranges
 from fedbraid.data.partitions.shares import Indices, Shares
 from fedbraid.errors import UserError
 
-OWN, FEDDISCO = "own", "feddisco"
-DRAWS = OWN, FEDDISCO
+FEDDISCO = "feddisco"
 TRIES = 2000
 """Draws before the minimum size is given up."""
 
@@ -24,16 +23,16 @@ def released_generator(draws: object, seed: object) -> np.random.RandomState | N
     """Return the generator of released code, seeded as it seeds it; None for draws of our own.
 
     Args:
-        draws: one of `DRAWS`.
-        seed: the seed of the released run, below 2**32.
+        draws: "feddisco" or None.
+        seed: the seed of the released run, below 2**32; None = 0.
     """
-    if draws not in DRAWS:
-        raise UserError(f"draws must be one of {', '.join(DRAWS)}, not {draws!r}")
-    seed = whole("draws_seed", seed, 0)
-    if draws == OWN:
-        if seed:
+    if draws not in (None, FEDDISCO):
+        raise UserError(f"draws must be {FEDDISCO}, or left out, not {draws!r}")
+    if draws is None:
+        if seed is not None:
             raise UserError(f"draws_seed={seed} is for draws={FEDDISCO}; set that too, or leave it out")
         return None
+    seed = 0 if seed is None else whole("draws_seed", seed, 0)
     if seed >= 2**32:
         raise UserError(f"draws_seed must be below 2**32, as NumPy's legacy generator takes it, not {seed}")
     return np.random.RandomState(seed)

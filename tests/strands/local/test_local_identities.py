@@ -391,7 +391,7 @@ def test_a_learning_rate_that_decays_reaches_rods_personal_head():
     assert heads[0][1][k].any() and apart(heads[0][1][k], 2 * heads[1][1][k]) < 1e-12
 
 
-@pytest.mark.parametrize("more", ["", "+disco(target=global)"])
+@pytest.mark.parametrize("more", ["", "+disco(target=cohort)"])
 def test_rfedavgs_clients_tell_their_mean_under_the_initial_model_once(more):
     """What the accountant counts: one release, and one after each training."""
     simulation = World(f"rfedavg(noise=1.0){more}", cohort=3).built(rounds=8)

@@ -104,7 +104,7 @@ def test_engines_and_precisions_count_alike(method):
 
 def test_a_global_target_costs_counts_and_the_target():
     """Down: the model, the target. Up: the model, counts, the discrepancy."""
-    _, records = rounds("disco(target=global)")
+    _, records = rounds("disco(target=cohort)")
     for record in records:
         assert record["bytes_down"] == 8 * K * (P + C)
         assert record["bytes_up"] == 8 * K * (P + C + 1)

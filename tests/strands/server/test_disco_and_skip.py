@@ -1,5 +1,7 @@
 """FedDisco's weights and targets in all their forms, and FedSkip, as plain loops."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from plain_loops import CLASSES, COHORT, LABELS, ROUNDS, SIZES, N, World, far
 
 from fedbraid.core.random import stream
 from fedbraid.errors import UserError
-from fedbraid.strands.disco import disco_weights
+from fedbraid.strands.disco import Disco, disco_weights
 
 KINDS = ["stack", "loop"]
 COUNTS = np.array([[labels.count(c) for c in range(CLASSES)] for labels in LABELS])
@@ -17,7 +19,8 @@ TARGET = (0.1, 0.2, 0.3, 0.4)
 
 def weights(cohort, a, b, metric, normalise, target):
     n, counts = np.array(SIZES)[cohort] / np.array(SIZES)[cohort].sum(), COUNTS[cohort]
-    goal = {"uniform": np.full(CLASSES, 1 / CLASSES), "global": counts.sum(0) / counts.sum()}.get(target, target)
+    goals = {"uniform": np.ones(CLASSES), "global": COUNTS.sum(0), "cohort": counts.sum(0)}
+    goal = goals[target] / goals[target].sum() if isinstance(target, str) else target
     d = []
     for row in counts / counts.sum(1, keepdims=True):
         if metric == "kl":
@@ -41,7 +44,7 @@ def disco(world, *hyper):
 
 @pytest.mark.parametrize("metric", ["kl", "l1", "l2", "cosine"])
 @pytest.mark.parametrize("normalise", [True, False])
-@pytest.mark.parametrize("target", ["uniform", "global", TARGET])
+@pytest.mark.parametrize("target", ["uniform", "global", "cohort", TARGET])
 def test_feddisco(metric, normalise, target):
     world, a, b = World(), 0.3, 0.1
     expected = disco(world, a, b, metric, normalise, target)
@@ -84,14 +87,14 @@ def test_a_target_is_shares_of_every_class(target):
 def test_neutral_disco_is_fedavg_to_the_bit(kind):
     world = World()
     assert torch.equal(world.trained("disco(a=0, b=0)", kind).server.w, world.trained("fedavg", kind).server.w)
-    neutral = "disco(a=0, b=0, target=global)"
+    neutral = "disco(a=0, b=0, target=cohort)"
     assert torch.equal(world.trained(neutral, kind).server.w, world.trained("fedavg", kind).server.w)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_global_target_is_the_cohorts_own_distribution(kind):
+def test_a_cohorts_target_is_its_own_distribution(kind):
     world = World()
-    simulation, seen = world.federation("disco(target=global)", kind), []
+    simulation, seen = world.federation("disco(target=cohort)", kind), []
     run = simulation.engine.run
     simulation.engine.run = lambda job, meanwhile: seen.append((job, run(job, meanwhile))) or seen[-1][1]
     for _ in range(3):
@@ -104,6 +107,23 @@ def test_a_global_target_is_the_cohorts_own_distribution(kind):
         assert list(replies.uploads) == ["disco.counts"]
         assert replies.each("disco.counts").tolist() == own.tolist()
         assert far(target, torch.as_tensor(own.sum(0) / own.sum())) < 1e-15
+
+
+def test_a_global_target_is_all_clients_distribution_and_nobody_is_asked_for_it():
+    simulation, seen = World().federation("disco(target=global)"), []
+    run = simulation.engine.run
+    simulation.engine.run = lambda job, meanwhile: seen.append(job) or run(job, meanwhile)
+    for _ in range(3):
+        simulation.advance()
+    assert [job.kind for job in seen] == ["train"] * 3
+    for job in seen:
+        assert far(job.sent["disco"]["target"], torch.as_tensor(COUNTS.sum(0) / COUNTS.sum())) < 1e-15
+
+
+def test_a_server_that_does_not_know_all_labels_refuses_them_as_target():
+    setup = replace(World().federation("fedavg").setup, label_counts=None)
+    with pytest.raises(UserError, match="set target=cohort"):
+        Disco(target="global").init_server(setup)
 
 
 # --- FedSkip

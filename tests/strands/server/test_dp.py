@@ -246,7 +246,7 @@ REFUSED = {
     "rfedavg_plus": "uses what clients tell it beside",
     "fednh": "uses what clients tell it beside",
     "fedskip": "uses what clients tell it beside",
-    "disco(target=global)": "uses what clients tell it beside",
+    "disco(target=cohort)": "uses what clients tell it beside",
     "feddisco": "count the same, and disco weighs them",
     "sizes": "count the same, and sizes weighs them",
     "fednova": "count the same, and nova weighs them",
