@@ -26,6 +26,8 @@ OWN_BRAIDS = (
     "halfway+prox",
 )
 """Every made-up strand."""
+ENGINES: list[Any] = ["stack", pytest.param("loop", marks=pytest.mark.slow)]
+"""For tests of what strands compute: that both engines compute the same is shown with the braids."""
 CHEAP = {"creff": "creff(head_epochs=2, match_steps=2)"}
 
 

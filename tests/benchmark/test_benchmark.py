@@ -67,6 +67,7 @@ def test_every_workload_can_be_described_and_planned():
     assert LOGISTIC.about == "logistic, 10 of 200 clients, ragged, batch 64, epochs 10"
 
 
+@pytest.mark.slow
 def test_the_command_prints_rows_as_json(monkeypatch):
     from fedbraid import benchmark
     from fedbraid.cli.app import app
@@ -77,5 +78,10 @@ def test_the_command_prints_rows_as_json(monkeypatch):
     assert {"work", "engine", "samples_per_s", "vs_usual", "vs_limit"} <= rows[0].keys()
     assert {row["work"] for row in rows} == {"lenet"}
     assert "usual loop: " in done.stderr  # as soon as it is known
+
+
+def test_a_workload_that_there_is_not_is_refused():
+    from fedbraid.cli.app import app
+
     refused = CliRunner().invoke(app, ["bench", "--only", "lenett"])
     assert refused.exit_code and "did you mean 'lenet'" in str(refused.exception)

@@ -50,6 +50,7 @@ def test_fedbraid_and_the_usual_loop_arrive_at_the_model_of_the_reference(tmp_pa
     assert all(one["agrees"] and one["largest"] < 1e-6 < 1e-3 < one["movement"] for one in found)
 
 
+@pytest.mark.slow
 def test_the_overhead_of_a_round_is_less_than_the_round(tmp_path: Path) -> None:
     out, script = tmp_path / "found.json", SCRIPT.with_name("overhead.py")
     options = ["--small", "--only", "lenet", "--rounds", "3", "--busy", "99", "--json", str(out)]

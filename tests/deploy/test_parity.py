@@ -3,6 +3,7 @@
 import pytest
 from cheap_strands import HYPER
 from cheap_strands import NAMES as STRANDS
+from covering import BRAIDS, rest_slow
 from world import apart, by_message, configured, finite, held_apart, held_here, here, pictures, samples
 
 from fedbraid.strands import METHODS
@@ -43,12 +44,15 @@ def same(config, place, within=1e-10):
     assert apart({"w": ours["w"]}, {"w": local.setup.w}) > 1e-4  # something was learned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strand", STRANDS)
 def test_strand(strand, file, tmp_path):
     same(configured(HYPER.get(strand, strand), file), tmp_path)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in STRANDS])
+@pytest.mark.parametrize(
+    "method", [*BRAIDS, *rest_slow([m for m in METHODS if m not in STRANDS], {"fedavg"}.__contains__)]
+)
 def test_method(method, file, tmp_path):
     same(configured(method, file), tmp_path)
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from covering import covering, rest_slow
 from world import (
     NAMES,
     apart,
@@ -78,7 +79,7 @@ def dtype(name):
 
 
 @pytest.mark.parametrize("number", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", rest_slow(METHODS, {*METHODS[::2], "disco(target=global)"}.__contains__))
 def test_as_on_one_machine(method, number, file, tmp_path):
     config = configured(method, file, sampling={"clients": 4}, **dtype(number))
     local, remote = here(config), secure(config, tmp_path)
@@ -142,8 +143,7 @@ def lost_at(step, times=1):
     return {(WHO, ROUND, step): gone}
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "disco", "qfair"])
+@pytest.mark.parametrize(("step", "method"), covering(STEPS, ["disco", "scaffold", "feddyn", "fedavg", "qfair"]))
 def test_lost_at_any_step_is_as_lost_while_training(method, step, file, tmp_path):
     """Once its numbers have come it need not be there any more: its part in the sum is recovered."""
     config = configured(method, file, **EVERYBODY)

@@ -8,6 +8,7 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
+from covering import covering
 from safetensors.torch import load_file
 from world import (
     NAMES,
@@ -148,8 +149,7 @@ def test_a_bad_answer_costs_that_client_that_round(fault, file, tmp_path, caplog
 STATEFUL = ["scaffold", "feddyn", "moon", "feddc", "scaffold(option=1)", "rfedavg", "drift(added=cohort)"]
 
 
-@pytest.mark.parametrize("method", STATEFUL)
-@pytest.mark.parametrize("rounds", [(0,), (1, 2), (3,)], ids=str)
+@pytest.mark.parametrize(("method", "rounds"), covering(STATEFUL, [(0,), (1, 2), (3,)]))
 def test_lost_answers_leave_server_and_clients_in_step(method, rounds, file, tmp_path):
     config = configured(method, file, **EVERYBODY)
     when = {(WHO, r, "train"): FAULTS["no answer"][0] for r in rounds}

@@ -1,7 +1,10 @@
 """Pooling and ReLU in one pass for the loop on a CPU: torch's numbers to the bit, or torch's functions."""
 
+from itertools import product
+
 import pytest
 import torch
+from covering import covering
 from helpers import advanced, federation, held, identical, toy
 from torch import nn
 from torch.nn.functional import max_pool2d, relu
@@ -33,11 +36,14 @@ def there_and_back(f, x, dy):
     return y.detach(), dx
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("special", [False, True], ids=["numbers", "special"])
-@pytest.mark.parametrize("channels", [1, 3, 6, 16, 64])
-@pytest.mark.parametrize("size", [(2, 2), (8, 8), (5, 8), (8, 7), (3, 9)], ids=str)
-def test_it_is_torchs_to_the_bit(size, channels, special, dtype):
+SIZES = [(2, 2), (8, 8), (5, 8), (8, 7), (3, 9)]
+NUMBERS = list(product((False, True), (torch.float32, torch.float64)))
+"""Whether there are special ones among them, and their type."""
+
+
+@pytest.mark.parametrize(("size", "channels", "numbers"), covering(SIZES, [1, 3, 6, 16, 64], NUMBERS))
+def test_it_is_torchs_to_the_bit(size, channels, numbers):
+    special, dtype = numbers
     x = drawn((3, channels, *size), dtype, special=special)
     f = Pool.of(channels, dtype, CAP)
     dy = torch.randn(3, channels, size[0] // 2, size[1] // 2, dtype=dtype, generator=torch.Generator().manual_seed(1))

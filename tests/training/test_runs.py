@@ -390,7 +390,7 @@ def test_all_files_follow_the_users_mask(tmp_path):
 # --- networks of one's own
 
 
-@pytest.mark.parametrize("method", ["rfedavg+moon", "creff"])
+@pytest.mark.parametrize("method", ["rfedavg+moon", "creff(head_epochs=2, match_steps=2)"])
 def test_a_network_of_ones_own_goes_on_with_the_weights_it_was_begun_with(whole, tmp_path, method):
     """Also where clients and the server look back at the first model."""
     module = Shortcut()

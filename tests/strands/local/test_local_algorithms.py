@@ -6,12 +6,13 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from local_world import CLASSES, COHORT, ENGINES, HIDDEN, LR, ROUNDS, World, apart, ce, net, slope_of
+from covering import ENGINES as QUICK_ENGINES
+from local_world import CLASSES, COHORT, HIDDEN, LR, ROUNDS, World, apart, ce, net, slope_of
 from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, log_softmax, softmax
 
 from fedbraid.core.random import stream
 
-pytestmark = pytest.mark.parametrize("kind", ENGINES)
+pytestmark = pytest.mark.parametrize("kind", QUICK_ENGINES)
 CLOSE = 1e-10
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from covering import ENGINES as QUICK_ENGINES
 from helpers import SIZES, advanced, federation, held, identical, toy
 from local_world import (
     CLASSES,
@@ -58,7 +59,7 @@ def fedavg():
     return {kind: World(rho=0.5).trained(kind).server.w for kind in ENGINES}
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", QUICK_ENGINES)
 @pytest.mark.parametrize("method", NEUTRAL)
 def test_no_strength_is_fedavg_to_the_bit(method, kind, fedavg):
     assert torch.equal(World(method, rho=0.5).trained(kind).server.w, fedavg[kind])
@@ -154,7 +155,7 @@ def test_asd_takes_the_place_of_ntd():
     assert not methods.parse("asd").strands[0].not_true
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", QUICK_ENGINES)
 def test_sams_ascent_ignores_prox_wherever_it_is_listed(kind):
     mu = 0.6
     world = World(f"prox(mu={mu})+sam")
@@ -175,7 +176,7 @@ def test_sams_ascent_ignores_prox_wherever_it_is_listed(kind):
 
 
 @pytest.mark.parametrize("method", ["rfedavg(lam=0.5)", "rfedavg_plus(lam=0.5)"])
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", QUICK_ENGINES)
 def test_one_participant_trains_as_under_fedavg(method, kind):
     assert torch.equal(*(World(m, cohort=1).trained(kind).server.w for m in (method, "fedavg")))
 
@@ -188,7 +189,7 @@ def test_rfedavg_and_rfedavg_plus_train_alike_while_their_means_are_the_same():
     assert apart(each, mean) > 1e-6
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", QUICK_ENGINES)
 def test_fedacds_score_is_of_the_trained_local_model(kind):
     """A client alone in its round: the score belongs to the model that the server then holds."""
     world = World("fedacd(mixup=0.0)", cohort=1)
@@ -218,7 +219,7 @@ class Directions(nn.Module):
         return Outputs(self.head(f), f)
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", QUICK_ENGINES)
 def test_moon_begins_as_fedavg_with_a_network_that_normalises(kind):
     world = World(cohort=6)
     one, other = (
@@ -262,7 +263,7 @@ def replies(simulation):
     return answers
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", QUICK_ENGINES)
 def test_rods_personal_head_stays_on_its_client_and_leaves_the_shared_model_alone(kind):
     world = World("rod", rho=0.5)
     simulation = world.trained(kind)
@@ -276,7 +277,7 @@ def test_rods_personal_head_stays_on_its_client_and_leaves_the_shared_model_alon
     assert "clients/rod/weight" not in held(world.trained(kind, "rod(personal=False)"))
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", QUICK_ENGINES)
 @pytest.mark.parametrize(
     ("method", "forward", "backward"),
     [

@@ -2,17 +2,16 @@
 
 import pytest
 import torch
+from covering import ENGINES
 from helpers import held
 from plain_loops import COHORT, ROUNDS, SIZES, N, World, far
-
-KINDS = ["stack", "loop"]
 
 
 def zeros(like):
     return torch.zeros(N, len(like), dtype=like.dtype)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("option", [1, 2])
 @pytest.mark.parametrize(
     ("hyper", "optimizer"),
@@ -45,7 +44,7 @@ def test_scaffold(kind, option, hyper, optimizer):
     assert far(held(simulation)["clients/scaffold/c"], own) < 1e-10
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("by_size", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
 def test_feddyn_in_the_papers_own_units(kind, by_size, momentum):
@@ -71,7 +70,7 @@ def test_feddyn_in_the_papers_own_units(kind, by_size, momentum):
     assert far(-alpha * simulation.server.kept["drift"]["h"], h) < 1e-10
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 def test_feddc(kind):
     """The authors' code: drifts h_i, control variates c_i, the mean of everybody's drift on the server."""
     world, alpha = World(optimizer={"decay": 0.9}), 0.3
@@ -98,7 +97,7 @@ def test_feddc(kind):
     assert far(held(simulation)["clients/drift/h"], own_h) < 1e-10
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("mix", [1.0, 0.75])
 def test_fedspeed(kind, mix):
     """The authors' code, with the paper's mixing of both gradients; λ = 1 / α."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from covering import ENGINES
 from helpers import held, identical
 from plain_loops import CLASSES, COHORT, LABELS, ROUNDS, SIZES, N, World, far
 
@@ -12,7 +13,6 @@ from fedbraid.core.random import stream
 from fedbraid.errors import UserError
 from fedbraid.strands.disco import Disco, disco_weights
 
-KINDS = ["stack", "loop"]
 COUNTS = np.array([[labels.count(c) for c in range(CLASSES)] for labels in LABELS])
 TARGET = (0.1, 0.2, 0.3, 0.4)
 
@@ -83,7 +83,7 @@ def test_a_target_is_shares_of_every_class(target):
         World().federation(f"disco(target={target})")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 def test_neutral_disco_is_fedavg_to_the_bit(kind):
     world = World()
     assert torch.equal(world.trained("disco(a=0, b=0)", kind).server.w, world.trained("fedavg", kind).server.w)
@@ -91,7 +91,7 @@ def test_neutral_disco_is_fedavg_to_the_bit(kind):
     assert torch.equal(world.trained(neutral, kind).server.w, world.trained("fedavg", kind).server.w)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 def test_a_cohorts_target_is_its_own_distribution(kind):
     world = World()
     simulation, seen = world.federation("disco(target=cohort)", kind), []
@@ -129,7 +129,7 @@ def test_a_server_that_does_not_know_all_labels_refuses_them_as_target():
 # --- FedSkip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize(("every", "final"), [(2, True), (3, False), (3, True)])
 def test_fedskip(kind, every, final):
     world = World(optimizer={"momentum": 0.6})
@@ -147,7 +147,7 @@ def test_fedskip(kind, every, final):
     assert far(world.trained(f"skip(every={every}, final_aggregate={final})", kind).server.w, w) < 1e-10
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 def test_skipping_nothing_is_fedavg_to_the_bit(kind):
     world = World()
     assert torch.equal(world.trained("skip(every=1)", kind).server.w, world.trained("fedavg", kind).server.w)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from covering import ENGINES
 from helpers import SIZES, advanced, federation, held, identical, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from fedbraid.report.headline import caveats
 from fedbraid.training.run_directory import RunDirectory
 
 
-@pytest.mark.parametrize("kind", ["stack", "loop"])
+@pytest.mark.parametrize("kind", ENGINES)
 def test_the_algorithm(kind):
     world, z, s = World(), 0.3, 0.8
     x, short = world.start, 0
@@ -35,7 +36,7 @@ def test_the_algorithm(kind):
     assert far(world.trained(f"dp(noise={z}, clip={s})", kind).server.w, x) < 1e-12
 
 
-@pytest.mark.parametrize("kind", ["stack", "loop"])
+@pytest.mark.parametrize("kind", ENGINES)
 def test_neither_clipped_nor_noised_is_the_uniform_mean_to_the_bit(kind):
     uniform, *ours = (
         advanced(federation(m, engine={"kind": kind}, sampling={"clients": 4}))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from covering import ENGINES
 from helpers import advanced
 from plain_loops import CLASSES, FEATURES, HIDDEN, LABELS, ROUNDS, SIZES, N, World, far
 
 from fedbraid.core.random import stream
 
-KINDS = ["stack", "loop"]
 SPLIT = [HIDDEN * FEATURES, HIDDEN, CLASSES * HIDDEN]
 HEAD = slice(sum(SPLIT[:2]), sum(SPLIT))
 COUNTS = torch.tensor([[labels.count(c) for c in range(CLASSES)] for labels in LABELS], dtype=torch.float64)
@@ -68,7 +68,7 @@ def fednh(world, start, rho, **local):
     return w
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("train_scale", [True, False])
 @pytest.mark.parametrize("optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.2, "decay": 0.9}])
 def test_fednh(kind, train_scale, optimizer):
@@ -168,7 +168,7 @@ def creff(world, m, steps, epochs, match_lr, head_lr, batch):
     return w, features, head
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 def test_creff(kind):
     world = World()
     w, features, head = creff(world, m=6, steps=4, epochs=3, match_lr=0.3, head_lr=0.2, batch=7)

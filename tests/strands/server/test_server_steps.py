@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from covering import ENGINES
 from helpers import held, identical
 from plain_loops import ROUNDS, World, far
 
 from fedbraid.errors import UserError
 from fedbraid.strands import parser as methods
 
-KINDS = ["stack", "loop"]
 UNEQUAL = {"batch": 4, "steps": 6, "least": 1}
 
 
@@ -62,7 +62,7 @@ def test_fednova_of_equal_steps_without_momentum_is_fedavg():
     assert far(world.trained("nova").server.w, world.trained("fedavg").server.w) > 1e-3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize(("q", "decay"), [(0.0, 1.0), (0.5, 0.7), (1.0, 1.0), (3.0, 0.7)])
 def test_qfedavg(kind, q, decay):
     world = World(optimizer={"decay": decay})
@@ -91,7 +91,7 @@ def test_qfedavg_counts_anothers_weights_as_shares_of_the_cohort():
     assert far(world.trained("sizes+qfair").server.w, world.trained("qfair").server.w) > 1e-3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("variant", ["heavy ball", "nesterov", "dampened"])
 def test_fedavgm(kind, variant):
     world, beta = World(optimizer={"momentum": 0.5}), 0.8
@@ -108,7 +108,7 @@ def test_fedavgm(kind, variant):
     assert far(simulation.server.kept["avgm"]["v"], -v) < 1e-10
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("rule", ["adam", "yogi", "adagrad"])
 @pytest.mark.parametrize(("v0", "corrected"), [(0.0, False), (1e-4, False), (0.0, True)])
 def test_fedopt(kind, rule, v0, corrected):
