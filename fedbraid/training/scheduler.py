@@ -168,30 +168,28 @@ class _Scheduler:
 
     # --- training a group
 
-    def train(self, group: Group, engines: ExitStack) -> Iterator[tuple[int, Run]]:
+    def train(self, group: Group, engines: ExitStack, resume: bool | None = None) -> Iterator[tuple[int, Run]]:
         """Train a group; yield its runs as they end. Where one fails and the listener hears of it, the others go on."""
-        yield from self._train(group, engines, self.resume, in_time=not self.trained)
-        self.trained = True
-
-    def _train(self, group: Group, engines: ExitStack, resume: bool, in_time: bool) -> Iterator[tuple[int, Run]]:
         for writer in group.values():
             engines.callback(writer.federation.engine.close)
         left = list(group)
         try:
-            for index, run in train_group(group, resume, self.listener):
+            for index, run in train_group(group, self.resume if resume is None else resume, self.listener):
                 left.remove(index)
                 yield index, run
+            self.trained = True
             return
         except CallbackError:
             raise
         except Exception as error:
-            before_training = in_time and not all(writer.opened for writer in group.values())
-            if self.listener.on_failed is None or before_training or not left:
+            in_time = not self.trained and not all(writer.opened for writer in group.values())
+            if self.listener.on_failed is None or in_time or not left:
                 raise
             if len(left) == 1:
                 self._fail(left[0], error)
             else:
                 clear_frames(error.__traceback__)  # frames hold what the runs had on the device
+        self.trained = True
         beside = group[left[0]].federation
         group.clear()
         if len(left) > 1:
@@ -210,7 +208,7 @@ class _Scheduler:
                 self._fail(index, error)
                 continue
             # those that are recorded were begun with the group, so they resume
-            yield from self._train({index: _writer(spec, beside)}, engines, resume=True, in_time=False)
+            yield from self.train({index: _writer(spec, beside)}, engines, resume=True)
 
     def _fail(self, index: int, error: Exception) -> None:
         assert self.listener.on_failed is not None
