@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -53,11 +55,12 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
     from fedbraid.studies.report_folders import RUNS, check_folders
     from fedbraid.studies.study_plan import planned, table
     from fedbraid.studies.study_runner import state
+    from fedbraid.studies.tuning import tuned
 
     check_folders([*place.parents, place, *(place / name for name in RUNS)])
     rows = []
     for recipe in map(recipe_files.read, recipe_files.files([])):
-        made = table(recipe)
+        made = tuned(table(recipe), place)
         runs = planned([made])
         now = state(runs, place, data_dir)
         lacking = sum(map(len, now.without_data.values()))
@@ -118,34 +121,36 @@ def study_run(
     as_json: Json = False,
 ) -> None:
     """Run what is not finished yet of a table or figure, and report it beside the paper's numbers."""
-    from fedbraid.cli import run_views as cli_show
     from fedbraid.studies import study_plan
     from fedbraid.studies.report_folders import report_folders
-    from fedbraid.studies.study_runner import conduct, state
+    from fedbraid.studies.tuning import choose, tuned
     from fedbraid.training.user_code import load_strands
 
     own = load_strands(strand)
-    tables = _tables(name, _changes(scale, seeds, rounds, settings, device), own)
-    planned = study_plan.planned(tables.values(), only or ())
-    runs = study_plan.shard(planned, shard)
-    if planned and not runs:
-        others = len({run.digest for run in planned})
-        _say(err, f"nothing to run: there are {others} different runs, and --shard {shard} has none of them")
-    folders = report_folders(tables, place)
-    before = state(runs, place, data_dir)
-    for way, without in before.without_data.items():
-        _say(err, f"skipped: {len(without)} runs of {len({run.digest for run in without})} cells, because {way}")
-    ahead = sum(run.config.rounds for run in before.pending)
-    with interruptible(place), cli_show.progress(err, ahead, study_plan.cell_names(runs)) as on_round:
-        after = conduct(
-            runs,
-            place,
-            resume=resume,
-            minutes=minutes,
-            data_dir=data_dir,
-            own=own,
-            on_round=on_round,
-            note=lambda text: _say(err, text),
+    asked_for = _tables(name, _changes(scale, seeds, rounds, settings, device), own)
+    folders = report_folders(asked_for, place)
+
+    run_planned = partial(
+        _run_planned,
+        only=only or (),
+        shard=shard,
+        place=place,
+        until=None if minutes is None else monotonic() + 60 * minutes,
+        data_dir=data_dir,
+        own=own,
+    )
+    tables = {asked: tuned(made, place) for asked, made in asked_for.items()}
+    after = run_planned(tables, resume=resume)
+    choices = [choice for made in tables.values() for choice in choose(made, place)]
+    for choice in choices:
+        _say(err, f"tuned: {choice.words}")
+    if choices and not after.pending:
+        tables = {asked: tuned(made, place) for asked, made in asked_for.items()}
+        after = run_planned(tables, resume=True)
+    waiting = sum(bool(cell.waits_for) for made in tables.values() for cell in study_plan.selected(made, only or ()))
+    if waiting and not after.pending:
+        _say(
+            err, f"{waiting} cells wait for candidates of tuning that are not finished, such as those of another shard"
         )
     written = {}
     for asked, made in tables.items():
@@ -164,6 +169,46 @@ def study_run(
             }
         )
     _end(after)
+    if waiting:
+        raise typer.Exit(LEFT)
+
+
+def _run_planned(
+    tables: Mapping[str, Table],
+    *,
+    only: Sequence[str],
+    shard: str,
+    place: Path,
+    until: float | None,
+    data_dir: Path | None,
+    own: tuple[type[Strand], ...],
+    resume: bool,
+) -> State:
+    """Run what is missing of the tables, or of this shard of them, until a time of the monotonic clock."""
+    from fedbraid.cli import run_views as cli_show
+    from fedbraid.studies import study_plan
+    from fedbraid.studies.study_runner import conduct, state
+
+    planned = study_plan.planned(tables.values(), only)
+    runs = study_plan.shard(planned, shard)
+    if planned and not runs:
+        others = len({run.digest for run in planned})
+        _say(err, f"nothing to run: there are {others} different runs, and --shard {shard} has none of them")
+    before = state(runs, place, data_dir)
+    for way, without in before.without_data.items():
+        _say(err, f"skipped: {len(without)} runs of {len({run.digest for run in without})} cells, because {way}")
+    ahead = sum(run.config.rounds for run in before.pending)
+    with interruptible(place), cli_show.progress(err, ahead, study_plan.cell_names(runs)) as on_round:
+        return conduct(
+            runs,
+            place,
+            resume=resume,
+            minutes=None if until is None else max(0.0, until - monotonic()) / 60,
+            data_dir=data_dir,
+            own=own,
+            on_round=on_round,
+            note=lambda text: _say(err, text),
+        )
 
 
 def _end(after: State) -> None:
@@ -195,6 +240,7 @@ def study_report(
     from fedbraid.studies.report_folders import check_folders, report_folders
     from fedbraid.studies.study_plan import as_recorded
     from fedbraid.studies.table_results import gathered, why_empty
+    from fedbraid.studies.tuning import tuned
     from fedbraid.training.user_code import load_strands
 
     changes, own = _changes(scale, seeds, rounds, settings, None), load_strands(strand)
@@ -210,6 +256,7 @@ def study_report(
         begun = {asked: made for asked, made in tables.items() if _begun(made, folders[asked], place, name)}
     reported, empty = set[str](), dict[str, str]()
     for asked, made in begun.items():
+        made = tuned(made, place)
         told = made if seeds else as_recorded(made, place)
         found = gathered(told, place, data_dir)
         if any(cell.values for cell in found.cells.values()):

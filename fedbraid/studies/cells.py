@@ -29,6 +29,9 @@ class Cell:
     metric: str
     label: str = ""  # what the number is, in words, if not those of the metric
     skip: str = ""  # why there is no such cell
+    trial: str = ""  # of a candidate: the values that it tries, in words
+    choice: str = ""  # what tuning chose for it, in words
+    waits_for: tuple[Cell, ...] = field(default=(), repr=False)  # candidates of which tuning has not chosen yet
     calculation: str = field(default="", repr=False)
     own: tuple[type[Strand], ...] = field(default=(), repr=False)  # strands beyond FedBraid's
 
@@ -82,8 +85,8 @@ def cells(
                 row.metric or column.metric or recipe.metric,
                 _label(recipe, row, column),
                 next((o.skip for o in changed if o.skip), ""),
-                recipe.calculation,
-                own,
+                calculation=recipe.calculation,
+                own=own,
             )
     return made
 

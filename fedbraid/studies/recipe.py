@@ -66,6 +66,36 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Draw:
+    """A further draw of data and cohorts, such as the authors' own, on which columns are run as well."""
+
+    name: str  # "the authors' draw": put behind a column's name
+    set: Settings = field(default_factory=dict)
+    columns: tuple[str, ...] = ("*",)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class TuningGrid:
+    """Values that are tried, of cells by row and column."""
+
+    values: Settings  # by dotted key a list: all combinations are tried
+    rows: tuple[str, ...] = ("*",)
+    columns: tuple[str, ...] = ("*",)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Hyper-parameters that the study chooses itself, with the same number of candidates for every method."""
+
+    grids: tuple[TuningGrid, ...]
+    rule: Literal["validation", "test"] = "validation"  # test: only where the paper did so; the report says it
+    metric: str = ""  # by which candidates are scored; "" = the best validation accuracy, or the recipe's metric
+    validation: float = 0.1  # share of the training samples that candidates are scored on, with rule = "validation"
+    seeds: int = 1  # of each candidate
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One table or figure."""
 
@@ -83,6 +113,8 @@ class Recipe:
     digits: int = 2
     small: Settings = field(default_factory=dict)  # laid over every cell by --scale small
     overrides: tuple[Override, ...] = ()
+    draws: tuple[Draw, ...] = ()  # beside the columns' own, which are fresh with each seed; see `studies.draws`
+    tuning: Tuning | None = None
     numbers: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """The paper's: row to column to [mean] or [mean, spread], in `unit`."""
     equivalence: float = 1.0

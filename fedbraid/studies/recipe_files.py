@@ -13,12 +13,14 @@ from fedbraid.studies.calculations import CALCULATIONS
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.cells import ANALYZE, Cell, cells, used_strands
 from fedbraid.studies.courses import AXES
+from fedbraid.studies.draws import with_draws
 from fedbraid.studies.feasibility import check_possible
 from fedbraid.studies.log_keys import check_key, met, needs
 from fedbraid.studies.naming import AT, Place, chosen, matching, pairs, places
 from fedbraid.studies.recipe import Line, Picture, Recipe
 from fedbraid.studies.run_digest import digest
 from fedbraid.studies.table_entries import unit_of
+from fedbraid.studies.tuning import check_tuning
 from fedbraid.studies.typed_tables import make_typed
 
 HERE = Path(__file__).parent / "recipes"
@@ -66,7 +68,7 @@ def read(path: Path) -> Recipe:
         if "name" in values:
             raise UserError("name is the file's own; leave it out")
         recipe: Recipe = make_typed(Recipe, {"name": path.stem, **values}, hidden="name")
-    return recipe
+        return with_draws(recipe)
 
 
 # --- what must fit together
@@ -80,6 +82,8 @@ def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
     for key in ("paper", "item", "title"):
         if not getattr(recipe, key).strip():
             raise UserError(f"{key} must say something")
+    if recipe.equivalence <= 0:
+        raise UserError(f"equivalence must be above 0, not {recipe.equivalence:g}")
     if recipe.seeds < 1:
         raise UserError(f"seeds must be 1 or more, not {recipe.seeds}")
     if not 0 <= recipe.digits <= MOST_DIGITS:
@@ -104,6 +108,7 @@ def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
         raise unknown("calculation", recipe.calculation, CALCULATIONS)
     made = cells(recipe, own=own)
     _check_cells(recipe, list(made.values()))
+    check_tuning(recipe, made)
     for k, picture in enumerate(recipe.pictures):
         with _at(f"pictures[{k}]"):
             _check_picture(picture, recipe, made)

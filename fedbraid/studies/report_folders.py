@@ -10,7 +10,7 @@ from fedbraid.errors import UserError
 from fedbraid.storage.folders import directory_name
 from fedbraid.studies.study_plan import Table
 
-RUNS = "runs", "unfinished"
+RUNS = "runs", "unfinished", "tuned", "verdicts"
 """Folders that are no report's."""
 
 

@@ -105,6 +105,10 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     if any(any(map(isnan, entry.values.values())) for entry in there):
         told.append("diverged: at least one run ended without a number")
     told += _about_lost(recipe, there)
+    choices = dict.fromkeys(cell.choice for cell in results.cells.values() if cell.choice)
+    for choice in choices:
+        places = {place for place, cell in results.cells.items() if cell.choice == choice}
+        told.append(f"{_named(places, recipe)}, tuned: {choice}")
     told += [f"{line.name}: {line.note}" for line in (*recipe.columns, *recipe.rows) if line.note]
     reasons = dict.fromkeys(entry.skipped for entry in entries.values() if entry.skipped)
     for reason in reasons:

@@ -76,6 +76,7 @@ def _evidence(told: Account, entry: TableEntry) -> dict[str, Any]:
             name: rounded and {key: _finite(n) for key, n in rounded.items()} for name, rounded in scaled.items()
         },
         "equivalence": same,
+        "tuned": cell.choice,
         "spread_of": spread_of(config) if config else "",
         "data": to_dict(config)["data"] if config else {},
         "cost": cost(cell.records.values()),

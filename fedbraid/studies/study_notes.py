@@ -57,7 +57,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Choice:
+class LateChoice:
     """A setting that was chosen after a result had been seen."""
 
     recipes: tuple[str, ...]  # names or patterns
@@ -82,7 +82,7 @@ class StudyNotes:
     missing: tuple[str, ...] = ()
     data: tuple[DataNote, ...] = ()
     variants: tuple[Variant, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[LateChoice, ...] = ()
     findings: tuple[FindingNote, ...] = ()
 
     def deviations(self, data: Mapping[str, Any]) -> list[str]:

@@ -105,7 +105,7 @@ NOT_SET = {"method": "the recipe says the method of each row", "seed": NOT_HERE[
 
 def as_recorded(one: Table, out: Path) -> Table:
     """The table with as many seeds as some cell of it has records of, from 0 on, where those are more."""
-    digests = {digest(cell.config) for cell in one.cells.values() if cell.config}
+    digests = {digest(cell.config) for cell in one.cells.values() if cell.config and not cell.waits_for}
     return replace(one, seeds=tuple(range(max(len(one.seeds), *(_recorded(out, key) for key in digests), 0))))
 
 
@@ -127,12 +127,16 @@ def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[Planned]:
     found: dict[str, tuple[Config, dict[str, None], dict[str, None], set[int]]] = {}
     for one in tables:
         for cell in selected(one, only):
-            if cell.config is None:
-                continue
-            _, analyze, names, seeds = found.setdefault(digest(cell.config), (cell.config, {}, {}, set()))
-            analyze |= dict.fromkeys(cell.analyze)
-            names |= {f"{one.recipe.name}: {AT.join(cell.place)}": None}
-            seeds |= {*one.seeds}
+            # Of a cell that waits for tuning the candidates are run, with the seeds of tuning.
+            tried = range(one.recipe.tuning.seeds) if one.recipe.tuning and cell.waits_for else one.seeds
+            for run in cell.waits_for or (cell,):
+                if run.config is None:
+                    continue
+                _, analyze, names, seeds = found.setdefault(digest(run.config), (run.config, {}, {}, set()))
+                analyze |= dict.fromkeys(() if cell.waits_for else cell.analyze)
+                trial = f" ({run.trial})" if run.trial else ""
+                names |= {f"{one.recipe.name}: {AT.join(cell.place)}{trial}": None}
+                seeds |= {*tried}
     return [
         Planned(key, replace(config, seed=seed), tuple(analyze), tuple(names))
         for key, (config, analyze, names, seeds) in found.items()

@@ -33,6 +33,7 @@ class CellResult:
     label: str = ""  # what `values` are, in words, if not those of the metric
     skipped: str = ""  # why the cell is not there: the paper has none, or its data is not here
     refused: str = ""  # why its runs cannot be made as they are asked for, if that was tried
+    choice: str = ""  # what tuning chose for it, in words
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,11 @@ def _cell(cell: Cell, table: Table, out: Path, data_dir: Path | None, refused: M
         values = {seed: calculate(cell.settings, seed) for seed in seeds}
         return CellResult(cell.row, cell.column, None, cell.metric, values, label=cell.label)
     mine = digest(config)
-    there = {seed: record for seed in seeds if (record := run_records.read(out, mine, seed)) is not None}
+    there = (
+        {}
+        if cell.waits_for
+        else {seed: record for seed in seeds if (record := run_records.read(out, mine, seed)) is not None}
+    )
     values = {seed: value for seed, record in there.items() if (value := _value(cell, record, table, out)) is not None}
     waits = parse(cell.metric).given is not None  # for another row's run
     whole = [seed for seed in there if there[seed].has(cell.analyze) and not waits]
@@ -100,6 +105,7 @@ def _cell(cell: Cell, table: Table, out: Path, data_dir: Path | None, refused: M
         cell.label,
         skipped,
         refused.get(mine, "") if missing else "",
+        cell.choice,
     )
 
 

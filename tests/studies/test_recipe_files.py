@@ -9,6 +9,7 @@ from tiny_study import RECIPE, written
 from fedbraid.errors import UserError
 from fedbraid.studies import recipe_files
 from fedbraid.studies.cells import cells
+from fedbraid.studies.tuning import candidates
 
 
 def changed(*pairs):
@@ -71,6 +72,16 @@ def test_the_recipe_in_the_docs_is_one(tmp_path):
     [text] = re.findall(r"```toml recipe\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     recipe = recipe_files.load(written(tmp_path, text))
     assert len(cells(recipe)) == 4 and len(cells(recipe, small=True)) == 4
+
+
+def test_the_draws_and_the_tuning_in_the_docs_fit_their_recipe(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+    [text], [draws], [tuning] = (
+        re.findall(rf"```toml {k}\n(.*?)```", page, re.S) for k in ("recipe", "draws", "tuning")
+    )
+    recipe = recipe_files.load(written(tmp_path, text + draws + tuning))
+    assert [column.name for column in recipe.columns][:2] == ["β = 0.1", "β = 0.1, the authors' draw"]
+    assert {len(candidates(recipe, cell)) for cell in cells(recipe).values()} == {6}
 
 
 def row(text):
