@@ -11,7 +11,8 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from fedbraid.config.schema import Config
-from fedbraid.studies.cell_metrics import Metric, parse
+from fedbraid.data.partitions.released_draws import OWN
+from fedbraid.studies.cell_metrics import CellMetric, parse
 from fedbraid.studies.claims import interval
 from fedbraid.studies.round_series import is_score
 from fedbraid.studies.run_records import Record
@@ -25,7 +26,7 @@ WEIGHTS, BOTH = "initial weights", "splits and initial weights"
 Equivalence = Literal["same", "differs", "open"]
 
 
-def readings(metric: Metric, records: Mapping[int, Record]) -> dict[str, list[float]]:
+def readings(metric: CellMetric, records: Mapping[int, Record]) -> dict[str, list[float]]:
     """Return each of `READINGS` of the runs, one value a seed; nothing where the metric does not read a score.
 
     Runs that have no such number are left out, diverged ones included.
@@ -62,7 +63,8 @@ def spread_of(config: Config) -> str:
     """Say what differs from seed to seed: the split and the initial weights, or the initial weights alone."""
     part = config.partition
     whole = part.name == "natural" and (not part.clients or part.options.get("choose") == "largest")
-    fixed = whole or part.name == "assignment" or bool(part.options.get("draws"))
+    drawn = (part.options | config.data.options).get("draws", OWN) != OWN
+    fixed = whole or drawn or part.name == "assignment"
     return WEIGHTS if fixed else BOTH
 
 

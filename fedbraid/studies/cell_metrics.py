@@ -28,7 +28,7 @@ UNNAMED = "calculated"
 
 
 @dataclass(frozen=True)
-class Metric:
+class CellMetric:
     """One number of a run."""
 
     label: str  # in words
@@ -42,13 +42,13 @@ class Metric:
     rounds: int = 0  # how many of the last ones it is over
     until: int = 0  # the round that it is read in, if it names one
     beside: str = ""  # a row whose run, in the same column and with the same seed, it is measured by
-    given: Callable[[Record], Metric] | None = None  # what it is once that run is known
+    given: Callable[[Record], CellMetric] | None = None  # what it is once that run is known
     never: float = math.inf  # its value where a target was never reached
     describes: bool = False  # what was there before training: neither more nor less of it is better
     text: str = ""  # as it was written
 
 
-def parse(text: str) -> Metric:
+def parse(text: str) -> CellMetric:
     """The metric written as `text`.
 
     >>> parse("mean_last(n=10)").label
@@ -106,10 +106,10 @@ def _check(metric: str, key: str, value: Any) -> None:
 # --- the metrics
 
 
-def _metric(words: str, of: str, better: str, read: Callable[[Record], float | None], **more: Any) -> Metric:
+def _metric(words: str, of: str, better: str, read: Callable[[Record], float | None], **more: Any) -> CellMetric:
     """A metric whose values are of the kind of `of`."""
     higher = better == "higher" if better else more_is_better(of)
-    return Metric(words, read, higher, 100.0 if is_share(of) else 1.0, of=of, needs=needs(of), **more)
+    return CellMetric(words, read, higher, 100.0 if is_share(of) else 1.0, of=of, needs=needs(of), **more)
 
 
 def _end(record: Record, of: str, n: int) -> list[float]:
@@ -124,7 +124,7 @@ def _of_some(f: Callable[[Sequence[float]], float], values: Iterable[float]) -> 
     return f(some) if some else None
 
 
-def best(of: str = ACCURACY, better: str = "") -> Metric:
+def best(of: str = ACCURACY, better: str = "") -> CellMetric:
     made = _metric(f"best {'test ' if of == ACCURACY else ''}{key_words(of)} of any round", of, better, _none)
     pick = max if made.higher_is_better else min
 
@@ -135,7 +135,7 @@ def best(of: str = ACCURACY, better: str = "") -> Metric:
     return replace(made, read=read)
 
 
-def chosen(of: str = ACCURACY, better: str = "") -> Metric:
+def chosen(of: str = ACCURACY, better: str = "") -> CellMetric:
     """What somebody without test data would have chosen, and what it is worth on them: by accuracy, if there is one."""
     made = _metric(f"test {key_words(of)} of the round that is best on validation samples", of, better, _none)
 
@@ -155,11 +155,11 @@ def _none(record: Record) -> None:
     return None
 
 
-def last(of: str = ACCURACY, better: str = "") -> Metric:
+def last(of: str = ACCURACY, better: str = "") -> CellMetric:
     return _metric(f"{key_words(of)} of the last round", of, better, lambda r: _of_some(fmean, _end(r, of, 1)))
 
 
-def mean_last(n: int, of: str = ACCURACY, better: str = "") -> Metric:
+def mean_last(n: int, of: str = ACCURACY, better: str = "") -> CellMetric:
     return _metric(
         f"mean {key_words(of)} of the last {n} evaluated rounds",
         of,
@@ -169,14 +169,14 @@ def mean_last(n: int, of: str = ACCURACY, better: str = "") -> Metric:
     )
 
 
-def std_last(n: int, of: str = ACCURACY) -> Metric:
+def std_last(n: int, of: str = ACCURACY) -> CellMetric:
     if n < 2:
         raise UserError(f"metric 'std_last' is over 2 rounds or more, not {n}")
     words = f"standard deviation of the {key_words(of)} over the last {n} evaluated rounds"
     return _metric(words, of, "lower", lambda r: _of_some(pstdev, _end(r, of, n)), rounds=n)
 
 
-def at(round: int, of: str = ACCURACY, better: str = "") -> Metric:
+def at(round: int, of: str = ACCURACY, better: str = "") -> CellMetric:
     def read(r: Record) -> float | None:
         if diverged(r, of, by=round):
             return math.nan
@@ -185,13 +185,13 @@ def at(round: int, of: str = ACCURACY, better: str = "") -> Metric:
     return _metric(f"{key_words(of)} after round {round}", of, better, read, until=round)
 
 
-def mean(of: str, better: str = "") -> Metric:
+def mean(of: str, better: str = "") -> CellMetric:
     return _metric(
         f"mean {key_words(of)} of a round", of, better, lambda r: _of_some(fmean, _end(r, of, len(r.rounds)))
     )
 
 
-def total(of: str, better: str = "") -> Metric:
+def total(of: str, better: str = "") -> CellMetric:
     return _metric(
         f"{key_words(of)} of all rounds", of, better, lambda r: _of_some(math.fsum, _end(r, of, len(r.rounds)))
     )
@@ -208,7 +208,7 @@ WAITING = {
 
 def _until(
     name: str, target: float | None, row: str, of: str, better: str, spent: Callable[[Record], Sequence[float]]
-) -> Metric:
+) -> CellMetric:
     """What was spent until a round of the log reached the target, or the best of another row; `spent` has it after
     each round."""
     if (target is None) == (not row):
@@ -226,39 +226,41 @@ def _until(
         first = next(reached, None)
         return math.inf if first is None else float(spent(r)[list(r.rounds).index(first)])
 
-    def given(other: Record) -> Metric:
+    def given(other: Record) -> CellMetric:
         found = goal.read(other)
         if found is None or math.isnan(found):
-            return Metric(words, _none)
+            return CellMetric(words, _none)
         return _until(name, found, "", of, better, spent)
 
     if target is None:
         label = f"{words} until the {key_words(of)} is the best of {row}"
-        return Metric(label, read, higher_is_better=False, of=of, needs=needs(of), beside=row, given=given)
+        return CellMetric(label, read, higher_is_better=False, of=of, needs=needs(of), beside=row, given=given)
     shown = f"{target:.4g}" if not is_share(of) else f"{100 * target:.4g} %"
-    return Metric(f"{words} until the {key_words(of)} is {shown}", read, higher_is_better=False, of=of, needs=needs(of))
+    return CellMetric(
+        f"{words} until the {key_words(of)} is {shown}", read, higher_is_better=False, of=of, needs=needs(of)
+    )
 
 
-def rounds_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
+def rounds_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> CellMetric:
     return _until("rounds_to", target, row, of, better, lambda r: r.rounds)
 
 
-def aggregations_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
+def aggregations_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> CellMetric:
     return _until("aggregations_to", target, row, of, better, aggregations)
 
 
-def bytes_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
+def bytes_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> CellMetric:
     return _until("bytes_to", target, row, of, better, lambda r: list(accumulate(moved(r))))
 
 
-def seconds_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> Metric:
+def seconds_to(target: float | None = None, row: str = "", of: str = ACCURACY, better: str = "") -> CellMetric:
     return _until("seconds_to", target, row, of, better, lambda r: list(accumulate(r.series["seconds"])))
 
 
-def speedup(row: str, of: str = ACCURACY, better: str = "") -> Metric:
+def speedup(row: str, of: str = ACCURACY, better: str = "") -> CellMetric:
     label = f"rounds until {row} has its best {key_words(of)}, over those until it is reached here"
 
-    def given(other: Record) -> Metric:
+    def given(other: Record) -> CellMetric:
         to_best = rounds_to(row=row, of=of, better=better).given
         assert to_best is not None
         rounds = to_best(other).read
@@ -267,33 +269,33 @@ def speedup(row: str, of: str = ACCURACY, better: str = "") -> Metric:
             there, here = rounds(other), rounds(r)
             return None if there is None or here is None else there / here  # 0 = never reached here
 
-        return Metric(label, read)
+        return CellMetric(label, read)
 
-    return Metric(label, _none, higher_is_better=True, of=of, needs=needs(of), beside=row, given=given, never=0.0)
-
-
-def bytes_moved() -> Metric:
-    return Metric("bytes moved in all rounds", lambda r: math.fsum(moved(r)), higher_is_better=False)
+    return CellMetric(label, _none, higher_is_better=True, of=of, needs=needs(of), beside=row, given=given, never=0.0)
 
 
-def bytes_per_round() -> Metric:
-    return Metric("bytes moved in a round", lambda r: _of_some(fmean, moved(r)), higher_is_better=False)
+def bytes_moved() -> CellMetric:
+    return CellMetric("bytes moved in all rounds", lambda r: math.fsum(moved(r)), higher_is_better=False)
 
 
-def seconds() -> Metric:
-    return Metric("seconds", lambda r: r.totals["seconds"], higher_is_better=False)
+def bytes_per_round() -> CellMetric:
+    return CellMetric("bytes moved in a round", lambda r: _of_some(fmean, moved(r)), higher_is_better=False)
 
 
-def forward_samples() -> Metric:
-    return Metric("samples through the network", lambda r: r.totals["forward_samples"], higher_is_better=False)
+def seconds() -> CellMetric:
+    return CellMetric("seconds", lambda r: r.totals["seconds"], higher_is_better=False)
 
 
-def client_std(round: int = 0) -> Metric:
+def forward_samples() -> CellMetric:
+    return CellMetric("samples through the network", lambda r: r.totals["forward_samples"], higher_is_better=False)
+
+
+def client_std(round: int = 0) -> CellMetric:
     words = "standard deviation of the clients' accuracies" + _after(round)
     return replace(_clients("std", round), label=words)
 
 
-def client_variance(round: int = 0) -> Metric:
+def client_variance(round: int = 0) -> CellMetric:
     std = _clients("std", round)
 
     def read(r: Record) -> float | None:
@@ -303,11 +305,11 @@ def client_variance(round: int = 0) -> Metric:
     return replace(std, label="variance of the clients' accuracies" + _after(round), read=read, percent=1e4)
 
 
-def mean_clients(round: int = 0) -> Metric:
+def mean_clients(round: int = 0) -> CellMetric:
     return replace(_clients("mean", round), label="mean of the clients' accuracies" + _after(round))
 
 
-def _clients(part: str, round: int) -> Metric:
+def _clients(part: str, round: int) -> CellMetric:
     of = f"client_accuracy.{part}"
     return at(round, of) if round else last(of)
 
@@ -316,26 +318,26 @@ def _after(round: int) -> str:
     return f" after round {round}" if round else ""
 
 
-def worst_clients(share: float = 0.1) -> Metric:
+def worst_clients(share: float = 0.1) -> CellMetric:
     def read(r: Record) -> float | None:
         some = sorted(a for a in r.client_accuracy or () if a is not None)
         if some and not r.series["finite"][-1]:
             return math.nan
         return _of_some(fmean, some[: max(1, int(share * len(some) + 1e-9))])
 
-    return Metric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, needs=PER_CLIENT)
+    return CellMetric(f"mean accuracy of the worst {share:.0%} of the clients", read, True, 100.0, needs=PER_CLIENT)
 
 
-def group(name: str) -> Metric:
+def group(name: str) -> CellMetric:
     return replace(last(f"group_accuracy.{name}"), label=f"accuracy on {name} classes")
 
 
-def class_accuracy(number: int) -> Metric:
+def class_accuracy(number: int) -> CellMetric:
     def read(r: Record) -> float | None:
         found = _classes(r)
         return found[number] if 0 <= number < len(found) else None
 
-    return Metric(f"accuracy on class {number}", read, True, 100.0)
+    return CellMetric(f"accuracy on class {number}", read, True, 100.0)
 
 
 def _classes(record: Record) -> list[float | None]:
@@ -344,23 +346,25 @@ def _classes(record: Record) -> list[float | None]:
     return found if record.series["finite"][-1] else [math.nan] * len(found)
 
 
-def class_std() -> Metric:
+def class_std() -> CellMetric:
     def read(r: Record) -> float | None:
         return _of_some(pstdev, (a for a in _classes(r) if a is not None))
 
-    return Metric("standard deviation of the classes' accuracies", read, False, 100.0)
+    return CellMetric("standard deviation of the classes' accuracies", read, False, 100.0)
 
 
-def skew(name: str) -> Metric:
+def skew(name: str) -> CellMetric:
     """Of the split that a run was made on: `kl`, `gini`, `classes` …"""
     from fedbraid.studies.skew import SKEWS, skew_of  # which most studies do without
 
     if name not in SKEWS:
         raise unknown("skew", name, SKEWS)
-    return Metric(SKEWS[name][0], lambda r: skew_of(name, r.label_counts) if r.label_counts else None, describes=True)
+    return CellMetric(
+        SKEWS[name][0], lambda r: skew_of(name, r.label_counts) if r.label_counts else None, describes=True
+    )
 
 
-def analysis(name: str, better: str = "lower") -> Metric:
+def analysis(name: str, better: str = "lower") -> CellMetric:
     """`hessian.top`, or `features(clients=3).mmd` where the analysis is asked for with options."""
     text, _, quantity = name.rpartition(".")
 
@@ -368,14 +372,14 @@ def analysis(name: str, better: str = "lower") -> Metric:
         found = r.analyses.get(text, {})
         return (math.nan if found[quantity] is None else found[quantity]) if quantity in found else None
 
-    return Metric(analysis_words(name), read, better == "higher", analysis=text)
+    return CellMetric(analysis_words(name), read, better == "higher", analysis=text)
 
 
-def calculated(better: str = "lower") -> Metric:
-    return Metric(UNNAMED, _none, better == "higher")
+def calculated(better: str = "lower") -> CellMetric:
+    return CellMetric(UNNAMED, _none, better == "higher")
 
 
-METRICS: dict[str, Callable[..., Metric]] = {
+METRICS: dict[str, Callable[..., CellMetric]] = {
     "best": best,
     "chosen": chosen,
     "last": last,

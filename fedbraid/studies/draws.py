@@ -13,10 +13,10 @@ from dataclasses import replace
 from fedbraid.errors import UserError
 from fedbraid.studies.naming import AT, chosen, matching
 from fedbraid.studies.overlay import laid
-from fedbraid.studies.recipe import Claim, Draw, Line, Recipe
+from fedbraid.studies.recipe import Claim, FurtherDraw, Line, Recipe
 
 
-def drawn_name(column: str, draw: Draw) -> str:
+def drawn_name(column: str, draw: FurtherDraw) -> str:
     """Return the name of a column on a draw."""
     return f"{column}, {draw.name}"
 
@@ -62,13 +62,13 @@ def with_draws(recipe: Recipe) -> Recipe:
     )
 
 
-def _columns_of(draw: Draw, names: Sequence[str]) -> list[str]:
+def _columns_of(draw: FurtherDraw, names: Sequence[str]) -> list[str]:
     if not draw.name.strip():
         raise UserError("draws: each needs a name")
     return chosen("column", draw.columns, names)
 
 
-def _copy(column: Line, draw: Draw) -> Line:
+def _copy(column: Line, draw: FurtherDraw) -> Line:
     note = " ".join(filter(None, [column.note, draw.note]))
     return replace(column, name=drawn_name(column.name, draw), set=laid(column.set, draw.set), note=note)
 
@@ -79,7 +79,7 @@ def _named(patterns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _numbers(
-    numbers: Mapping[str, Sequence[float]], draws: Sequence[Draw], copied: Mapping[str, Sequence[str]]
+    numbers: Mapping[str, Sequence[float]], draws: Sequence[FurtherDraw], copied: Mapping[str, Sequence[str]]
 ) -> dict[str, Sequence[float]]:
     copies = {
         drawn_name(column, draw): number
@@ -91,7 +91,7 @@ def _numbers(
 
 
 def _claims(
-    claims: Sequence[Claim], names: Sequence[str], draws: Sequence[Draw], copied: Mapping[str, Sequence[str]]
+    claims: Sequence[Claim], names: Sequence[str], draws: Sequence[FurtherDraw], copied: Mapping[str, Sequence[str]]
 ) -> list[Claim]:
     """Each claim of the columns as they were, and of each draw that has all the cells that it names by column."""
     found = []
@@ -108,7 +108,7 @@ def _claims(
     return found
 
 
-def _drawn_cell(text: str, draw: Draw, columns: Sequence[str]) -> str:
+def _drawn_cell(text: str, draw: FurtherDraw, columns: Sequence[str]) -> str:
     """A claim's cell on a draw: a row as it is, `row @ column` with the copy of its column; "" where there is none."""
     row, at, column = text.partition(AT)
     if not at:

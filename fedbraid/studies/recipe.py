@@ -66,7 +66,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Draw:
+class FurtherDraw:
     """A further draw of data and cohorts, such as the authors' own, on which columns are run as well."""
 
     name: str  # "the authors' draw": put behind a column's name
@@ -113,7 +113,7 @@ class Recipe:
     digits: int = 2
     small: Settings = field(default_factory=dict)  # laid over every cell by --scale small
     overrides: tuple[Override, ...] = ()
-    draws: tuple[Draw, ...] = ()  # beside the columns' own, which are fresh with each seed; see `studies.draws`
+    draws: tuple[FurtherDraw, ...] = ()  # beside the columns' own, which are fresh with each seed; see `studies.draws`
     tuning: Tuning | None = None
     numbers: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """The paper's: row to column to [mean] or [mean, spread], in `unit`."""

@@ -146,7 +146,7 @@ def read(out: Path, digest: str, seed: int) -> Record | None:
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredRecord:
     """The text of a record, and the place to name if it is wrong."""
 
     text: bytes
@@ -154,15 +154,15 @@ class Found:
     remedy: str  # by which the run can be made again
 
 
-def find(out: Path, digest: str, seed: int) -> Found | None:
+def find(out: Path, digest: str, seed: int) -> StoredRecord | None:
     """Return a record as it is stored, unchecked, or None if the run was not finished here."""
     path = path_of(out, digest, seed)
     try:
-        return Found(path.read_bytes(), str(path), "delete it")
+        return StoredRecord(path.read_bytes(), str(path), "delete it")
     except FileNotFoundError:
         line = find_archived(out, (digest, seed))
     remedy = f"call `fedbraid study unpack --out {out}` and delete {path}"
-    return Found(line.text, str(line), remedy) if line else None
+    return StoredRecord(line.text, str(line), remedy) if line else None
 
 
 def pack(out: Path) -> list[Path]:
@@ -172,7 +172,7 @@ def pack(out: Path) -> list[Path]:
     both, and the next call goes on. A file that changed meanwhile stays.
     """
     files = {key: path.read_bytes() for key, path in _own_files(out).items()}
-    values = [_checked(cast(Found, find(out, *key)), *key) for key in all_in(out)]
+    values = [_checked(cast(StoredRecord, find(out, *key)), *key) for key in all_in(out)]
     before, written = archives(out), write_archives(out, values)
     for path in {*before} - {*written}:
         path.unlink()
@@ -202,7 +202,7 @@ def _own_files(out: Path) -> dict[Key, Path]:
     return {(path.parent.name, int(name[1])): path for path, name in names if name}
 
 
-def _checked(found: Found, digest: str, seed: int) -> dict[str, Any]:
+def _checked(found: StoredRecord, digest: str, seed: int) -> dict[str, Any]:
     """Return a record's values as they are stored, or refuse them: columns of one value stay that value."""
     again = f"{found.remedy} to run it again"
     try:

@@ -71,7 +71,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """A run that some cells ask for."""
 
     digest: str
@@ -120,7 +120,7 @@ def _recorded(out: Path, key: str) -> int:
     return next(seed for seed in count() if not run_records.exists(out, key, seed))
 
 
-def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[Planned]:
+def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[PlannedRun]:
     """The runs of all tables' cells, or of those that `only` names, the seeds of each together."""
     tables = list(tables)
     _check_only(tables, only)
@@ -138,13 +138,13 @@ def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[Planned]:
                 names |= {f"{one.recipe.name}: {AT.join(cell.place)}{trial}": None}
                 seeds |= {*tried}
     return [
-        Planned(key, replace(config, seed=seed), tuple(analyze), tuple(names))
+        PlannedRun(key, replace(config, seed=seed), tuple(analyze), tuple(names))
         for key, (config, analyze, names, seeds) in found.items()
         for seed in sorted(seeds)
     ]
 
 
-def cell_names(runs: Sequence[Planned]) -> Callable[[Config], str]:
+def cell_names(runs: Sequence[PlannedRun]) -> Callable[[Config], str]:
     """What a run on its way is called: the first cell that asks for it, with its recipe where there are several."""
     several = len({name.partition(": ")[0] for run in runs for name in run.cells}) > 1
     names = {run.digest: run.cells[0] if several else run.cells[0].partition(": ")[2] for run in runs}
@@ -182,7 +182,7 @@ def _named(one: Table, text: str) -> tuple[list[Place], str]:
         return [], f"{one.recipe.name}: {error}"
 
 
-def shard(runs: Sequence[Planned], text: str) -> list[Planned]:
+def shard(runs: Sequence[PlannedRun], text: str) -> list[PlannedRun]:
     """Part `i/n` of the runs: different ones are dealt out in turn, the seeds of one stay together."""
     number, slash, parts = text.partition("/")
     if not slash or not number.isdigit() or not parts.isdigit() or not 1 <= int(number) <= int(parts):

@@ -19,7 +19,7 @@ from fedbraid.errors import UserError, first_line
 from fedbraid.studies import run_records
 from fedbraid.studies.file_digests import source_of
 from fedbraid.studies.run_records import Record, record_of
-from fedbraid.studies.study_plan import Planned, missing_data
+from fedbraid.studies.study_plan import PlannedRun, missing_data
 from fedbraid.training.failures import sentence
 from fedbraid.training.results import Run, environment
 from fedbraid.training.run_directory import RunDirectory
@@ -37,24 +37,24 @@ Analyze = Callable[[Path, str, UserObjects], Mapping[str, float]]
 class State:
     """Where a plan's runs stand."""
 
-    finished: tuple[Planned, ...]
-    begun: tuple[Planned, ...]
-    untouched: tuple[Planned, ...]
-    without_data: dict[str, tuple[Planned, ...]]
+    finished: tuple[PlannedRun, ...]
+    begun: tuple[PlannedRun, ...]
+    untouched: tuple[PlannedRun, ...]
+    without_data: dict[str, tuple[PlannedRun, ...]]
     """Runs whose data is not here, by what would help."""
-    refused: tuple[Planned, ...] = ()
+    refused: tuple[PlannedRun, ...] = ()
     """Runs that cannot be made as they are asked for."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Why, by digest; nothing of those that went wrong on their way."""
 
     @property
-    def pending(self) -> tuple[Planned, ...]:
+    def pending(self) -> tuple[PlannedRun, ...]:
         return tuple(run for run in self.begun + self.untouched if run not in self.refused)
 
 
-def state(runs: Sequence[Planned], out: Path, data_dir: Path | None = None) -> State:
-    done, begun, untouched = list[Planned](), list[Planned](), list[Planned]()
-    without: dict[str, tuple[Planned, ...]] = {}
+def state(runs: Sequence[PlannedRun], out: Path, data_dir: Path | None = None) -> State:
+    done, begun, untouched = list[PlannedRun](), list[PlannedRun](), list[PlannedRun]()
+    without: dict[str, tuple[PlannedRun, ...]] = {}
     ways: dict[tuple[str, str], str] = {}  # many runs have the same data
     for run in runs:
         wanted = run.config.data.name, str(run.config.data.options.get("path"))
@@ -70,14 +70,14 @@ def state(runs: Sequence[Planned], out: Path, data_dir: Path | None = None) -> S
     return State(tuple(done), tuple(begun), tuple(untouched), without)
 
 
-def is_recorded(run: Planned, out: Path) -> bool:
+def is_recorded(run: PlannedRun, out: Path) -> bool:
     if not run.analyze:
         return run_records.exists(out, run.digest, run.config.seed)
     record = run_records.read(out, run.digest, run.config.seed)
     return record is not None and record.has(run.analyze)
 
 
-def unfinished(out: Path, run: Planned) -> RunDirectory:
+def unfinished(out: Path, run: PlannedRun) -> RunDirectory:
     return RunDirectory(out / "unfinished" / run.digest / f"seed-{run.config.seed}")
 
 
@@ -89,7 +89,7 @@ def headline(directory: Path, text: str, objects: UserObjects) -> Mapping[str, f
 
 
 def conduct(
-    runs: Sequence[Planned],
+    runs: Sequence[PlannedRun],
     out: Path,
     *,
     resume: bool = False,
@@ -158,7 +158,7 @@ def _look_through(now: State, out: Path, resume: bool) -> None:
         )
 
 
-def _check(run: Planned, out: Path) -> None:
+def _check(run: PlannedRun, out: Path) -> None:
     """Refuse a record of files that have changed: a run's digest has only their names."""
     source, key = source_of(run.config), (run.digest, run.config.seed)
     record, found = run_records.read(out, *key), run_records.find(out, *key)
@@ -170,7 +170,7 @@ def _check(run: Planned, out: Path) -> None:
 
 
 def _record(
-    run: Planned, done: Run, earlier: Record | None, objects: UserObjects, analyze: Analyze, source: str = ""
+    run: PlannedRun, done: Run, earlier: Record | None, objects: UserObjects, analyze: Analyze, source: str = ""
 ) -> Record:
     """The record of a finished run. Analyses that an earlier record has are kept."""
     analyses = dict(earlier.analyses) if earlier else {}
@@ -183,7 +183,7 @@ def _record(
     )
 
 
-def _forget(out: Path, run: Planned) -> None:
+def _forget(out: Path, run: PlannedRun) -> None:
     """The directory of a run that is recorded goes, and so do empty ones above it."""
     place = unfinished(out, run).path
     shutil.rmtree(place, ignore_errors=True)

@@ -9,7 +9,7 @@ from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
 from fedbraid.config.terms import terms
-from fedbraid.studies.cell_metrics import UNNAMED, Metric, parse
+from fedbraid.studies.cell_metrics import UNNAMED, CellMetric, parse
 from fedbraid.studies.claims import POINTS, Finding, Sample, judged
 from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.naming import AT, Place, pairs
@@ -46,7 +46,7 @@ class TableEntry:
 
     row: str
     column: str
-    metric: Metric
+    metric: CellMetric
     values: Mapping[int, float]  # by seed
     missing: tuple[int, ...]
     without: tuple[int, ...]  # seeds that were run and have no such number
@@ -189,7 +189,7 @@ def _lost_from(record: Record) -> int:
     return 0 if kept == len(finite) - 1 else record.rounds[kept + 1]
 
 
-def _words(metric: Metric, cell: CellResult) -> str:
+def _words(metric: CellMetric, cell: CellResult) -> str:
     """A mean over more rounds than were evaluated is one of all of them; one that was not has the score before it."""
     logged = [
         number
@@ -221,7 +221,7 @@ def _sample(entry: TableEntry, cell: CellResult) -> Sample:
     )
 
 
-def unit_of(metric: Metric, scale: float) -> str:
+def unit_of(metric: CellMetric, scale: float) -> str:
     """What a difference of two of its numbers is counted in."""
     if metric.percent != 1.0:
         return {1.0: "", 100.0: POINTS}.get(scale, "points²")

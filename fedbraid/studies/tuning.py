@@ -25,7 +25,7 @@ from fedbraid.config.schema import put
 from fedbraid.errors import UserError
 from fedbraid.storage.files import write_json
 from fedbraid.studies import run_records
-from fedbraid.studies.cell_metrics import Metric, parse
+from fedbraid.studies.cell_metrics import CellMetric, parse
 from fedbraid.studies.cells import Cell
 from fedbraid.studies.naming import AT, chosen, matching
 from fedbraid.studies.recipe import Recipe, Tuning, TuningGrid
@@ -45,7 +45,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunedChoice:
     """The outcome of tuning a cell."""
 
     values: Mapping[str, Any]  # chosen, by dotted key
@@ -131,7 +131,7 @@ def tuned(table: Table, out: Path) -> Table:
     return replace(table, cells=made)
 
 
-def choose(table: Table, out: Path) -> list[Choice]:
+def choose(table: Table, out: Path) -> list[TunedChoice]:
     """Make and keep the choices of the cells that wait and whose candidates are all finished; return them.
 
     Raises:
@@ -153,7 +153,7 @@ def choose(table: Table, out: Path) -> list[Choice]:
             {"values": dict(candidate.values), "score": score if isfinite(score) else None}
             for candidate, score in zip(some, numbers, strict=True)
         )
-        made[key] = Choice(some[best].values, tuning.rule, metric.text, tuning.seeds, kept)
+        made[key] = TunedChoice(some[best].values, tuning.rule, metric.text, tuning.seeds, kept)
         write_json(_path(out, key), asdict(made[key]) | {"cell": f"{recipe.name}: {AT.join(cell.place)}"})
     return [*made.values()]
 
@@ -167,7 +167,7 @@ def key_of(recipe: Recipe, some: list[Candidate]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def read_choice(out: Path, key: str) -> Choice | None:
+def read_choice(out: Path, key: str) -> TunedChoice | None:
     """Return a choice that was made, or None.
 
     Raises:
@@ -177,7 +177,7 @@ def read_choice(out: Path, key: str) -> Choice | None:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         scores = tuple(dict(score) for score in told["scores"])
-        return Choice(dict(told["values"]), told["rule"], told["metric"], told["seeds"], scores)
+        return TunedChoice(dict(told["values"]), told["rule"], told["metric"], told["seeds"], scores)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -188,7 +188,7 @@ def _path(out: Path, key: str) -> Path:
     return out / "tuned" / f"{key}.json"
 
 
-def _score_metric(tuning: Tuning, recipe: Recipe) -> Metric:
+def _score_metric(tuning: Tuning, recipe: Recipe) -> CellMetric:
     text = tuning.metric or (VALIDATED if tuning.rule == "validation" else recipe.metric)
     metric = parse(text)
     if metric.given is not None or metric.analysis:
@@ -198,7 +198,7 @@ def _score_metric(tuning: Tuning, recipe: Recipe) -> Metric:
     return metric
 
 
-def _score(candidate: Candidate, metric: Metric, seeds: int, out: Path) -> float | None:
+def _score(candidate: Candidate, metric: CellMetric, seeds: int, out: Path) -> float | None:
     """The mean over the seeds; not finite where a run diverged, None where one is not finished."""
     config = candidate.cell.config
     assert config is not None
@@ -210,7 +210,7 @@ def _score(candidate: Candidate, metric: Metric, seeds: int, out: Path) -> float
     return fmean(numbers)
 
 
-def _best(scores: list[float], metric: Metric, cell: Cell) -> int:
+def _best(scores: list[float], metric: CellMetric, cell: Cell) -> int:
     """The place of the best score, the first of equals."""
     there = [k for k, score in enumerate(scores) if isfinite(score)]
     if not there:

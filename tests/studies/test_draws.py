@@ -13,9 +13,9 @@ from fedbraid.studies import recipe_files
 from fedbraid.studies.cells import cells
 from fedbraid.studies.draws import with_draws
 from fedbraid.studies.naming import pairs
-from fedbraid.studies.recipe import Claim, Draw, Picture
+from fedbraid.studies.recipe import Claim, FurtherDraw, Picture
 
-AUTHORS = Draw("the authors' draw", {"partition": {"name": "iid"}}, note="as their code draws it")
+AUTHORS = FurtherDraw("the authors' draw", {"partition": {"name": "iid"}}, note="as their code draws it")
 
 
 def test_columns_numbers_and_claims_are_there_for_each_draw():

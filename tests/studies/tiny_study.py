@@ -8,7 +8,7 @@ from typing import Any
 
 from fedbraid.studies import recipe_files
 from fedbraid.studies.run_records import Record, record_of
-from fedbraid.studies.study_plan import Changes, Planned, planned, table
+from fedbraid.studies.study_plan import Changes, PlannedRun, planned, table
 from fedbraid.studies.study_runner import State, conduct
 
 RECIPE = """
@@ -84,7 +84,7 @@ def written(folder: Path, text: str = RECIPE, name: str = "tiny") -> Path:
     return path
 
 
-def runs_of(path: Path, **changes: Any) -> list[Planned]:
+def runs_of(path: Path, **changes: Any) -> list[PlannedRun]:
     return planned([table(recipe_files.load(path), Changes(**changes))])
 
 
