@@ -76,7 +76,7 @@ def test_only_what_is_missing_is_run(whole, recipe, tmp_path):
     lost.unlink()
     with built() as made:
         conducted(recipe, out)
-    assert made.call_count == 1 and made.call_args.args[0].seed == 1
+    assert made.call_count == 1 and made.call_args.args[0].config.seed == 1
     assert alike(timeless(out), timeless(whole))
 
 
