@@ -10,9 +10,9 @@ import pytest
 
 from fedbraid.config.schema import Config, from_dict
 from fedbraid.studies import recipe_files, run_records
+from fedbraid.studies.account import account
 from fedbraid.studies.record_archives import archived
-from fedbraid.studies.reporting.account import account
-from fedbraid.studies.reporting.tidy import to_json
+from fedbraid.studies.results_json import to_json
 from fedbraid.studies.run_digest import digest, written_out
 from fedbraid.studies.study_notes import read_notes
 from fedbraid.studies.study_plan import Changes, as_recorded, has_records, table
