@@ -11,7 +11,6 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from fedbraid.config.schema import Config
-from fedbraid.data.partitions.released_draws import OWN
 from fedbraid.studies.cell_metrics import CellMetric, parse
 from fedbraid.studies.claims import interval
 from fedbraid.studies.round_series import is_score
@@ -63,7 +62,7 @@ def spread_of(config: Config) -> str:
     """Say what differs from seed to seed: the split and the initial weights, or the initial weights alone."""
     part = config.partition
     whole = part.name == "natural" and (not part.clients or part.options.get("choose") == "largest")
-    drawn = (part.options | config.data.options).get("draws", OWN) != OWN
+    drawn = (part.options | config.data.options).get("draws", "own") != "own"
     fixed = whole or drawn or part.name == "assignment"
     return WEIGHTS if fixed else BOTH
 
