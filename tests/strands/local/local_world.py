@@ -143,7 +143,8 @@ class World:
         return [int(k) for k in sampling.fixed(len(SIZES), self.clients, seed=0, round=t)]
 
     def plan(self, t: int, k: int) -> Any:
-        return make_plan(self.chain, LocalWork(**self.work), SIZES[k], 4, seed=0, round=t, client=k)
+        known = SimpleNamespace(width=HIDDEN)  # of the federation, what is drawn here depends on
+        return make_plan(self.chain, LocalWork(**self.work), SIZES[k], 4, seed=0, round=t, client=k, setup=known)
 
     def local(self, t: int, k: int, w: torch.Tensor, loss: Any, *, grad: Any = None, epoch: Any = None) -> torch.Tensor:
         """Client k's model after round t of SGD on `loss(w, x, y, draws)`; `epoch(w)` comes before each local epoch."""
