@@ -7,7 +7,8 @@ client axis (`torch.func.vmap`, the stack). Nothing here knows of that axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from fedbraid.core.gradient import Objective
 from fedbraid.core.model import Model
 from fedbraid.core.optimizer import Optimizer, clipped
 from fedbraid.core.outputs import Outputs
-from fedbraid.core.strand import Client, Gradient, Strand, View
+from fedbraid.core.strand import TRAINED, Client, Gradient, Strand, View, no_batch
 from fedbraid.core.task import Task, sample_losses, task_loss
 from fedbraid.core.tree import Tree, grow
 from fedbraid.errors import UserError
@@ -37,6 +38,9 @@ Batches = Callable[[bool], Iterable[Batch]]
 
 FOR_THE_LOG = "log: loss", "log: samples"
 """Uploads that are no part of a method: the sum of training losses, and of how many samples."""
+
+Evaluation = tuple[Tensor, tuple[Outputs, Tensor]]
+"""The objective at a point: the loss, the outputs and the buffers afterwards."""
 
 State = dict[str, Any]
 """A client in the middle of its round: w, buffers, the optimiser's state, each strand's memory, losses so far."""
@@ -99,16 +103,26 @@ class LocalJob:
             "loss": w.new_zeros(()),
             "samples": w.new_zeros(()),
         }
-        memory = {s.name: s.begin(w, self._client(s, given, state, batches)) for s in self.chain.using("begin")}
+        memory: dict[str, Tree] = {}
+        chosen = ""
+        for s in self.chain.using("begin"):
+            mine = dict(s.begin(state["w"], self._client(s, given, state, batches)))
+            if "model" in mine:
+                if chosen:
+                    raise UserError(f"{chosen} and {s.name} both choose where local training starts; keep one of them")
+                chosen = s.name
+                start = {"w": mine.pop("model"), "buffers": mine.pop("buffers", state["buffers"])}
+                state |= start | {"start": start["w"]}
+            memory[s.name] = mine
         return state | {"memory": memory}
 
     def new_epoch(self, state: State, given: State, batches: Batches) -> State:
         """Memory anew for the strands that want it at each local epoch."""
-        fresh = {
-            s.name: s.begin(state["w"], self._client(s, given, state, batches))
-            for s in self.chain.using("begin")
-            if s.every_epoch
-        }
+        fresh = {}
+        for s in self.chain.using("begin"):
+            if s.every_epoch:
+                mine = s.begin(state["w"], self._client(s, given, state, batches))
+                fresh[s.name] = {key: value for key, value in mine.items() if key not in ("model", "buffers")}
         return state | {"memory": state["memory"] | fresh}
 
     def step(self, state: State, batch: Batch, given: State, seen: Mapping[str, Outputs]) -> State:
@@ -121,10 +135,9 @@ class LocalJob:
             seen = {name: self._look(view, batch.x) for name, view in self.views(given).items()}
             client = {s.name: self._client(s, given, state, no_batches, seen) for s in chain}
 
-        evaluations: list[tuple[Tensor, tuple[Outputs, Tensor]]] = []
+        evaluations: list[Evaluation] = []
 
-        def objective(at: Tensor) -> tuple[Tensor, tuple[Outputs, Tensor]]:
-            buffers = evaluations[-1][1][1] if evaluations else state["buffers"]  # every pass moves the statistics
+        def objective(at: Tensor, buffers: Tensor) -> tuple[Tensor, tuple[Outputs, Tensor]]:
             out, after = self.model.learn(at, buffers, batch.x, batch.draws.get(DRAW), batch.mask)
             logits = out.logits
             for s in chain.using("logits"):
@@ -135,27 +148,43 @@ class LocalJob:
                     loss = loss + s.loss(out, batch, client[s.name])
             return loss, (out, after)
 
-        def raw(at: Tensor) -> Tensor:
-            g, evaluation = self.differentiate(objective, at)
+        def aside(at: Tensor, buffers: Tensor) -> tuple[Tensor, Evaluation]:
+            g, evaluation = self.differentiate(lambda w: objective(w, buffers), at)
             if self.model.frozen is not None:
                 g = torch.where(self.model.frozen, 0.0, g)
             self.tally.gradients += 1
-            evaluations.append(evaluation)
-            return clipped(g, self.optimizer.clip)
+            return clipped(g, self.optimizer.clip), evaluation
 
+        def raw(at: Tensor) -> Tensor:
+            buffers = evaluations[-1][1][1] if evaluations else state["buffers"]  # every pass moves the statistics
+            g, evaluation = aside(at, buffers)
+            evaluations.append(evaluation)
+            return g
+
+        def of_another(model: View) -> View:
+            g, (_, (_, buffers)) = aside(*model)
+            return g, buffers
+
+        remembered: dict[str, Tree] = {}
         gradient: Gradient = raw
         for s in chain.using("grad"):  # the first listed is innermost
-            gradient = _wrapped(s, client[s.name], gradient)
-        w, optimizer = self.optimizer.step(gradient(state["w"]), state["optimizer"], state["w"], given["lr"])
+            gradient = _wrapped(s, replace(client[s.name], batch_gradient=of_another), gradient, remembered)
+        g = gradient(state["w"])
+        w, optimizer = self.optimizer.step(g, state["optimizer"], state["w"], given["lr"])
         if self.model.frozen is not None:
             w = torch.where(self.model.frozen, state["w"], w)
+        for on in (memory[TRAINED] for memory in state["memory"].values() if TRAINED in memory):
+            w = torch.where(on > 0, w, state["w"])
+            optimizer = grow(optimizer, partial(_moved, on > 0), state["optimizer"])
 
         loss, (out, _) = evaluations[0]
         count = batch.mask.sum()
-        remembered = {s.name: s.step(w, out, batch, client[s.name]) for s in chain.using("step")}
+        for s in chain.using("step"):
+            seen_by = replace(client[s.name], memory=remembered.get(s.name, client[s.name].memory))
+            remembered[s.name] = s.step(w, out, batch, seen_by)
         for name, memory in remembered.items():
             _same_names(name, "remembers", memory, "begin", state["memory"].get(name, {}))
-        return {
+        return state | {
             "w": w,
             "buffers": evaluations[-1][1][1],
             "optimizer": optimizer,
@@ -223,7 +252,8 @@ class LocalJob:
             return model if isinstance(model, tuple) else (model, state["buffers"])
 
         return Client(
-            start=given["start"],
+            start=state["start"] if "start" in state else given["start"],
+            received_model=(given["start"], given["buffers"]),
             buffers=given["buffers"],
             trained_buffers=state["buffers"],
             initial=(given["initial"], given["initial_buffers"]),
@@ -241,6 +271,7 @@ class LocalJob:
             layout=self.model.layout,
             views={name.removeprefix(f"{s.name}."): out for name, out in (seen or {}).items()},
             over_data=lambda model, f, whole=True: self._over_data(at(model), f, batches, whole),
+            batch_gradient=no_batch,
             full_gradient=lambda model: self._full_gradient(at(model), batches, given["size"]),
         )
 
@@ -285,8 +316,22 @@ def _total(parts: Iterable[Tree]) -> Tree:
     return total
 
 
-def _wrapped(strand: Strand, client: Client, inner: Gradient) -> Gradient:
-    return lambda w: strand.grad(w, client, inner)
+def _wrapped(strand: Strand, client: Client, inner: Gradient, remembered: dict[str, Tree]) -> Gradient:
+    """`inner` wrapped by the strand's `grad`; memory that this returns too is added to `remembered`."""
+
+    def gradient(w: Tensor) -> Tensor:
+        made = strand.grad(w, client, inner)
+        if isinstance(made, Tensor):
+            return made
+        g, remembered[strand.name] = made
+        return g
+
+    return gradient
+
+
+def _moved(on: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """An optimiser's vector where parameters move, and as it was where they do not; its numbers go on."""
+    return torch.where(on, new, old) if new.shape == on.shape else new
 
 
 def _detached(tree: Any) -> Any:

@@ -96,6 +96,16 @@ def _like_first(value: Any, given: tuple[Any, ...]) -> bool:
     return isinstance(value, Tensor) and (not given or value.shape == given[0].shape)
 
 
+def _gradient(value: Any, given: tuple[Any, ...]) -> bool:
+    if isinstance(value, tuple):
+        return len(value) == 2 and _like_first(value[0], given) and _is_tree(value[1])
+    return _like_first(value, given)
+
+
+def _weights(value: Any, given: tuple[Any, ...]) -> bool:
+    return isinstance(value, Tensor) and value.dim() in (1, 2) and (not given or len(value) == len(given[0]))
+
+
 def _step_and_tree(value: Any, given: tuple[Any, ...]) -> bool:
     if not isinstance(value, tuple) or len(value) != 2:
         return False
@@ -129,11 +139,11 @@ DUE: dict[str, Due] = {
     "views": Due("models by name, each (parameters, buffers)", _models),
     "logits": Due("a tensor, the logits", _tensor),
     "loss": Due("a tensor of no dimensions, the term to add", _number),
-    "grad": Due("a tensor shaped as w, the gradient", _like_first),
+    "grad": Due("a tensor shaped as w, the gradient, or (gradient, memory)", _gradient),
     "step": Due(f"{TREE}: the memory", _tree),
     "end": Due("(uploads, kept), two dicts of tensors: what to upload and what to keep", _two_trees),
     "weigh": Due("a tensor shaped as the shares it is given", _like_first),
-    "rescale": Due("a tensor shaped as the weights it is given", _like_first),
+    "rescale": Due("a tensor shaped as the weights it is given, or [clients, parameters]", _weights),
     "absorb": Due(f"{TREE}: the state to keep", _tree),
     "update": Due(
         "(delta, kept): the step, shaped as delta, or None, and a dict with the state to keep", _step_and_tree

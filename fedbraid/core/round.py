@@ -144,7 +144,7 @@ def one_round(
 
     shares, weights, shared = _weighed(chain, seen, view)
     view = replace(view, shares=shares, weights=weights)
-    added, total = replies.sum("model", weights), weights.sum()
+    added, total = _added(replies, weights), weights.sum(0)
     step = torch.addcmul(added, total, server.w, value=-1)  # Σ p_k (w_k − x)
     # What rounding leaves of parameters that nobody trains would tell how many came.
     delta: Tensor | None = step if setup.frozen is None else step.masked_fill(setup.frozen, 0.0)
@@ -201,6 +201,11 @@ def _weighed(chain: Chain, seen: Callable[[Strand], Round], view: Round) -> tupl
     for s in chain.using("rescale"):
         weights = s.rescale(weights, seen(s))
     return shares, weights, shared
+
+
+def _added(replies: Replies, weights: Tensor) -> Tensor:
+    """[D] Σ p_k w_k, for a weight of each client [C] or of each of its parameters [C, D]."""
+    return replies.sum("model", weights) if weights.dim() == 1 else (weights * replies.each("model")).sum(0)
 
 
 OFF = 1e-4

@@ -37,6 +37,15 @@ View = tuple[Tensor, Tensor]
 """A frozen model to look through: its parameters and its buffers."""
 
 
+TRAINED = "trained"
+"""The key of memory whose vector [D] says which parameters local steps move: 1 those that do, 0 those that rest."""
+
+
+def no_batch(model: View) -> View:
+    """Refuse a batch's gradient where there is no batch."""
+    raise RuntimeError("batch_gradient may be called in grad, where there is a batch")
+
+
 @dataclass(frozen=True, eq=False)
 class Setup:
     """What is known once, before the first round."""
@@ -93,7 +102,8 @@ class FullGradient(Protocol):
 class Client:
     """One client in one round, as one strand sees it."""
 
-    start: Tensor  # [D] the model received, where local training begins
+    start: Tensor  # [D] where local training begins: the model received, unless a strand's `begin` chooses another
+    received_model: View  # the model received and its buffers
     buffers: Tensor  # [Db] the buffers received with it
     trained_buffers: Tensor  # [Db] the buffers now
     initial: View  # the model that the federation began with, and its buffers
@@ -112,10 +122,8 @@ class Client:
     views: Mapping[str, Outputs]  # outputs on this batch of the models that strands asked to look through
     over_data: OverData  # of a view, or of a model with the buffers as they are now
     full_gradient: FullGradient  # likewise
-
-    @property
-    def received_model(self) -> View:
-        return self.start, self.buffers
+    batch_gradient: Callable[[View], View]  # in `grad`: of this batch's objective for another model and its buffers;
+    # returns the gradient and the buffers afterwards, and leaves the buffers of the model that is trained alone
 
     kept = renamed.reads("Client.kept", "state")
     chance = renamed.reads("Client.chance", "draws")
@@ -338,7 +346,11 @@ class Strand:
         return {}, {}
 
     def begin(self, w: Tensor, c: Client) -> Tree:
-        """Memory for this round."""
+        """Memory for this round.
+
+        "model" (and "buffers") here replace the model from which local training starts, `c.start`; the client uploads
+        what it ends at. "trained" [D] in the memory says which parameters local steps move (1) and which rest (0).
+        """
         return {}
 
     def batch(self, batch: Batch, c: Client) -> Batch:
@@ -359,8 +371,8 @@ class Strand:
         """
         raise AssertionError("only called on a strand that overrides it")
 
-    def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor:
-        """Wrap the gradient: correct `next(w)`, or evaluate it elsewhere."""
+    def grad(self, w: Tensor, c: Client, next: Gradient) -> Tensor | tuple[Tensor, Tree]:
+        """Wrap the gradient: correct `next(w)`, or evaluate it elsewhere. A pair holds the memory afterwards, too."""
         return next(w)
 
     def step(self, w: Tensor, out: Outputs, batch: Batch, c: Client) -> Tree:
@@ -381,7 +393,10 @@ class Strand:
         return shares
 
     def rescale(self, weights: Tensor, r: Round) -> Tensor:
-        """Transform what each client's update counts [C]; these need not sum to 1, and the mean's shares stay."""
+        """Transform what each client's update counts [C]; these need not sum to 1, and the mean's shares stay.
+
+        A matrix [C, D] weighs every coordinate by itself, as medians do; a strand that gives one needs "each model".
+        """
         return weights
 
     def absorb(self, r: Round) -> Tree:
