@@ -120,6 +120,8 @@ def cost(chain: Chain) -> str:
 
 def _in_models(floats: int, parameters: int) -> str:
     models, rest = divmod(floats, parameters)
+    if not models:  # parameters that are not trained are not uploaded
+        return f"P − {parameters - rest}"
     return ("P" if models == 1 else f"{models} P") + (f" + {rest}" if rest else "")
 
 

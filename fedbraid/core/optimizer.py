@@ -89,8 +89,10 @@ class Adam:
         return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": w.new_zeros(())}
 
     def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
-        if self.weight_decay:
-            g = g + self.weight_decay * w
+        return self.adam_step(g + self.weight_decay * w if self.weight_decay else g, state, w, lr)
+
+    def adam_step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        """Move `w` by Adam's step for the gradient `g`, whatever the weight decay."""
         t = state["t"] + 1
         m = self.beta1 * state["m"] + (1 - self.beta1) * g
         v = self.beta2 * state["v"] + (1 - self.beta2) * g * g
@@ -102,6 +104,17 @@ class Adam:
         return steps
 
     reach = _reach
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weight decay is apart from the gradient: w ← (1 − η λ) w, then Adam's step without decay."""
+
+    name: ClassVar[str] = "adamw"
+    weight_decay: float = default(0.01, least=0)
+
+    def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        return self.adam_step(g, state, w * (1 - lr * self.weight_decay) if self.weight_decay else w, lr)
 
 
 @dataclass(frozen=True)
@@ -132,7 +145,7 @@ class RmsProp:
     reach = _reach
 
 
-OPTIMIZERS: dict[str, type[Sgd] | type[Adam] | type[RmsProp]] = {o.name: o for o in (Sgd, Adam, RmsProp)}
+OPTIMIZERS: dict[str, type[Sgd] | type[Adam] | type[RmsProp]] = {o.name: o for o in (Sgd, Adam, AdamW, RmsProp)}
 
 
 def clipped(g: Tensor, largest: float) -> Tensor:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from fedbraid.core.strand import Strand
 from fedbraid.strands.acd import Acd
+from fedbraid.strands.acg import Acg
 from fedbraid.strands.asd import Asd
 from fedbraid.strands.avgm import AvgM
+from fedbraid.strands.cm import Cm
 from fedbraid.strands.creff import Creff
 from fedbraid.strands.decorr import Decorr
 from fedbraid.strands.disco import Disco
 from fedbraid.strands.dp import Dp
 from fedbraid.strands.drift import Drift
+from fedbraid.strands.etf import Babu, Etf
+from fedbraid.strands.exp import Exp
 from fedbraid.strands.lc import Lc
+from fedbraid.strands.lesam import Lesam
 from fedbraid.strands.mixup import Mixup
 from fedbraid.strands.moon import Moon
 from fedbraid.strands.nh import Nh
@@ -20,11 +25,14 @@ from fedbraid.strands.ntd import Ntd
 from fedbraid.strands.opt import Opt
 from fedbraid.strands.prox import Prox
 from fedbraid.strands.qfair import QFair
+from fedbraid.strands.relaxed import Relaxed
 from fedbraid.strands.rfedavg import RFedAvg, RFedAvgPlus
 from fedbraid.strands.rod import Rod
+from fedbraid.strands.rs import Rs
 from fedbraid.strands.sam import Sam
 from fedbraid.strands.scaffold import Scaffold
 from fedbraid.strands.skip import Skip
+from fedbraid.strands.smoo import Smoo
 from fedbraid.strands.weights import Sizes, Uniform
 
 STRANDS: tuple[type[Strand], ...] = (
@@ -38,7 +46,10 @@ STRANDS: tuple[type[Strand], ...] = (
     Prox,
     Scaffold,
     Drift,
+    Cm,
     Sam,
+    Lesam,
+    Smoo,
     # local losses
     Asd,
     Ntd,
@@ -47,6 +58,7 @@ STRANDS: tuple[type[Strand], ...] = (
     RFedAvgPlus,
     Decorr,
     Lc,
+    Rs,
     Rod,
     Acd,
     # local data
@@ -54,10 +66,15 @@ STRANDS: tuple[type[Strand], ...] = (
     # the server's step, the head
     AvgM,
     Opt,
+    Exp,
     Nh,
+    Etf,
+    Babu,
     Creff,
-    # who gets which model
+    # where clients start
     Skip,
+    Acg,
+    Relaxed,
     # what is told of clients
     Dp,
 )
@@ -83,6 +100,19 @@ METHODS: dict[str, str] = {
     "fedlc": "lc",
     "feddecorr": "decorr",
     "fednh": "nh",
+    "fedcm": "cm",
+    "mofedsam": "sam+cm",
+    "fedgamma": "sam+scaffold",
+    "fedlesam": "lesam",
+    "fedlesam_s": "lesam+scaffold",
+    "fedlesam_d": "lesam+drift(alpha=0.1)",
+    "fedsmoo": "smoo+drift(alpha=0.1)",
+    "fedacg": "acg+prox(mu=0.002)",
+    "fedinit": "relaxed",
+    "fedexp": "exp",
+    "fedrs": "rs",
+    "fedetf": "etf+rod(missing=1.0, personal=false)",
+    "fedbabu": "babu",
 }
 """Papers' names for chains; a strand's own name is a method too."""
 
@@ -90,5 +120,12 @@ PAPERS: dict[str, str] = {
     "fedavg": "FedAvg (McMahan et al., 2017)",
     "feddc": "FedDC (Gao et al., 2022)",
     "fedspeed": "FedSpeed (Sun et al., 2023)",
+    "mofedsam": "MoFedSAM (Qu et al., 2022)",
+    "fedgamma": "FedGAMMA (Dai et al., 2023)",
+    "fedlesam_s": "FedLESAM-S (Fan et al., 2024)",
+    "fedlesam_d": "FedLESAM-D (Fan et al., 2024)",
+    "fedsmoo": "FedSMOO (Sun et al., 2023)",
+    "fedacg": "FedACG (Kim et al., 2024)",
+    "fedetf": "FedETF (Li et al., 2023)",
 }
 """The papers of methods that are not a single strand."""

@@ -9,9 +9,11 @@ from fedbraid.core.options import default
 from fedbraid.core.strand import DELTA, Client, Noise, Round, Setup, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
+from fedbraid.strands.skip import SENDS
 
 WEIGHS = "the noise is for clients that count the same, and {} weighs them; leave it out"
 TELLS = "the server of {} uses what clients tell it beside their clipped updates, which noise on its step does not hide"
+ELSEWHERE = "dp's updates are from the server's model, and {} sends another one; leave it out"
 BESIDE_THE_STEP = {"weigh": WEIGHS, "rescale": WEIGHS, "probe": TELLS, "absorb": TELLS}
 """Hooks by which the server counts clients, or learns of them, otherwise than in its step, and what is wrong then."""
 
@@ -21,6 +23,8 @@ def _beside_the_step(other: Strand) -> str:
     said = other.constraints
     if said.sum_only or {"each model", AS_TRAINED} & said.needs or "update" in said.first_in:
         return TELLS.format(other.name)
+    if SENDS in said.claims:
+        return ELSEWHERE.format(other.name)
     return next((why.format(other.name) for hook, why in BESIDE_THE_STEP.items() if overrides(other, hook)), "")
 
 
@@ -66,10 +70,10 @@ class Dp(Strand):
         return Noise(self.noise, of="client", delta=self.delta)
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        update = w - c.start
+        update = w - c.received_model[0]
         length = update.norm()
-        shorter = c.start + self.clip / length.clamp(min=self.clip) * update
-        clipped = torch.where(length.isfinite(), shorter, c.start)
+        shorter = c.received_model[0] + self.clip / length.clamp(min=self.clip) * update
+        clipped = torch.where(length.isfinite(), shorter, c.received_model[0])
         return {"model": torch.where((length <= self.clip) | (self.clip == 0), w, clipped)}, c.state
 
     def rescale(self, weights: Tensor, r: Round) -> Tensor:

@@ -37,12 +37,7 @@ class Nh(Strand):
     train_scale: bool = True
 
     def model(self, module: nn.Module) -> nn.Module:
-        name = last_layer(module)
-        head = dict(module.named_modules()).get(name)
-        if not isinstance(head, nn.Linear) or head is module:
-            raise UserError(
-                f"nh replaces the network's last layer; it must be an nn.Linear within the network, {CALLED}"
-            )
+        name, head = linear_head(module, self.name)
         module.set_submodule(name, PrototypeHead(head, self.scale, self.train_scale))
         return module
 
@@ -58,6 +53,17 @@ class Nh(Strand):
         new = torch.where(n > 0, F.normalize(self.rho * old + (1 - self.rho) * mean, dim=-1), old)
         span = r.setup.layout.span(weight)
         return torch.cat([delta[: span.start], (new - old).reshape(-1), delta[span.stop :]]), r.state
+
+
+def linear_head(module: nn.Module, strand: str) -> tuple[str, nn.Linear]:
+    """Return a network's last layer and its name; refuse one that is no `nn.Linear` within the network."""
+    name = last_layer(module)
+    head = dict(module.named_modules()).get(name)
+    if not isinstance(head, nn.Linear) or head is module:
+        raise UserError(
+            f"{strand} replaces the network's last layer; it must be an nn.Linear within the network, {CALLED}"
+        )
+    return name, head
 
 
 class PrototypeHead(nn.Module):

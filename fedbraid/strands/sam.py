@@ -7,6 +7,8 @@ from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Gradient, Strand
 
+PERTURBS = "choose the point at which the gradient is taken"
+
 
 @dataclass(frozen=True)
 class Sam(Strand):
@@ -19,7 +21,7 @@ class Sam(Strand):
 
     title = "FedSAM, FedASAM (Caldarola et al., 2022)"
     neutral = {"rho": 0.0}
-    constraints = Constraints(first_in={"grad"})
+    constraints = Constraints(claims=(PERTURBS,), first_in={"grad"})
 
     rho: float = default(0.1, least=0)
     mix: float = default(1.0, least=0, most=1)

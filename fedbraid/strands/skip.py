@@ -8,6 +8,8 @@ from fedbraid.core.options import default
 from fedbraid.core.strand import Round, Strand
 from fedbraid.core.tree import PerClient, Tree
 
+SENDS = "choose the model that is sent"
+
 
 @dataclass(frozen=True)
 class Skip(Strand):
@@ -28,7 +30,7 @@ class Skip(Strand):
     def constraints(self) -> Constraints:
         return Constraints(
             needs={"fixed cohort", "each model"},
-            claims=("choose the model that is sent",),
+            claims=(SENDS,),
             first_in={"update"},  # whether there is a step is decided before the step is transformed
             last_in={"weigh"},
             concludes=lambda rounds: self.final_aggregate and rounds % self.every != 0,

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbraid.core.optimizer import Adam, RmsProp, Sgd, clipped
+from fedbraid.core.optimizer import Adam, AdamW, RmsProp, Sgd, clipped
 
 PAIRS = [
     (Sgd(0.1), lambda p: torch.optim.SGD(p, 0.1)),
@@ -17,6 +17,10 @@ PAIRS = [
     (
         Adam(0.05, 0.8, 0.95, 1e-3, 0.1),
         lambda p: torch.optim.Adam(p, 0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
+    ),
+    (
+        AdamW(0.05, 0.8, 0.95, 1e-3, 0.1),
+        lambda p: torch.optim.AdamW(p, 0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
     ),
     (RmsProp(0.02), lambda p: torch.optim.RMSprop(p, 0.02)),
     (
@@ -59,7 +63,7 @@ def test_reach_is_how_far_steps_of_a_unit_gradient_go(steps, momentum, nesterov)
     assert float(reach) == pytest.approx(-float(w), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", [Sgd(), Adam(), RmsProp()])
+@pytest.mark.parametrize("optimizer", [Sgd(), Adam(), AdamW(), RmsProp()])
 def test_without_momentum_reach_is_the_number_of_steps(optimizer):
     assert float(optimizer.effective_steps(torch.tensor(7.0))) == 7.0
 
@@ -71,3 +75,18 @@ def test_clipping_shortens_long_gradients_and_leaves_short_ones(values, largest)
     assert float(got.norm()) == pytest.approx(min(norm, largest), rel=1e-9, abs=1e-9)
     torch.testing.assert_close(got * max(norm, largest), g * largest, atol=1e-6, rtol=1e-9)
     assert clipped(g, 0.0) is g
+
+
+def two_steps(optimizer):
+    w, lr = torch.ones(1, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64)
+    state, found = optimizer.init(w), []
+    for g in (0.5, -0.25):
+        w, state = optimizer.step(torch.tensor([g], dtype=torch.float64), state, w, lr)
+        found.append(round(float(w), 9))
+    return found
+
+
+def test_decay_apart_from_the_gradient_and_in_it():
+    assert two_steps(AdamW(weight_decay=0.01)) == [0.899000002, 0.871467299]
+    assert two_steps(Adam(weight_decay=0.01)) == [0.900000002, 0.871229348]
+    assert two_steps(AdamW(weight_decay=0.0)) == two_steps(Adam())

@@ -22,6 +22,7 @@ OPTIMIZERS = {
     "weight decay": {"weight_decay": 0.1},
     "clip": {"clip": 0.3, "momentum": 0.5},
     "adam": {"name": "adam", "lr": 0.05, "weight_decay": 0.01},
+    "adamw": {"name": "adamw", "lr": 0.01, "weight_decay": 0.1},
     "rmsprop": {"name": "rmsprop", "lr": 0.02, "clip": 1.0},
 }
 

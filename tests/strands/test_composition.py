@@ -84,8 +84,16 @@ REFUSED = {
     *((name, "dp") for name in ("uniform", "sizes", "disco", "nova", "qfair", "fedacd")),
     *((name, "dp") for name in ("scaffold", "drift", "rfedavg", "rfedavg_plus", "nh", "creff")),
     ("skip", "dp"),
+    *((name, "dp") for name in ("cm", "smoo", "exp", "acg")),
+    *((name, "skip") for name in ("cm", "exp")),
+    *(("skip", name) for name in ("acg", "relaxed")),
+    *(("drift", name) for name in ("exp", "relaxed")),
+    *(("sam", "lesam"), ("sam", "smoo"), ("lesam", "smoo")),
+    *(("lc", "rs"), ("rs", "rod"), ("rs", "fedacd")),
+    *(("avgm", "acg"), ("opt", "acg")),
+    *combinations(("nh", "etf", "babu", "creff"), 2),
 }
-UNIFORM_ALREADY = {"qfair", "scaffold", "drift", "opt", "nh"}
+UNIFORM_ALREADY = {"qfair", "scaffold", "drift", "opt", "nh", "cm", "lesam", "smoo", "acg", "relaxed"}
 """Papers that average uniformly: `uniform` beside them says what holds anyway."""
 NOTHING_NEW = {
     *(("uniform", name) for name in UNIFORM_ALREADY),
