@@ -18,6 +18,8 @@ BRAIDS = (
     "qfair+ntd+decorr+sam+rfedavg_plus(lam=0.1)+nh+uniform",
     "fedacd+creff(head_epochs=2, match_steps=2)",
     "moon+dp(noise=0.0, clip=0.3)",
+    "relaxed(b=0.3)+lesam(rho=0.3)+cm(alpha=0.3)+etf+rs+exp",
+    "acg+smoo(rho=0.3)+babu+prox(mu=0.2)",
 )
 """Every strand of FedBraid, as few chains as its refusals allow. `test_composition.py` says that none is missing."""
 OWN_BRAIDS = (

@@ -21,6 +21,8 @@ SUMS = {
     "nh": {"mean", "n"},
     "creff(per_class=2, match_steps=1, head_epochs=1)": {"weight", "bias", "has"},
     "drift(added=cohort)": {"h"},
+    "cm": {"reach"},
+    "smoo": {"mu"},
     "disco(target=cohort)": {"counts"},
 }
 """The uploads of which sums are enough."""
