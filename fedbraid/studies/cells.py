@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from fedbraid.config.schema import Config
@@ -46,13 +47,20 @@ class Cell:
             return None
         try:
             check_analyses(self.settings.get(ANALYZE, []))
-            return config_of({key: value for key, value in self.settings.items() if key != ANALYZE}, self.own)
+            settings = {key: value for key, value in self.settings.items() if key != ANALYZE}
+            return _config_of(json.dumps(settings, sort_keys=True), self.own)
         except UserError as error:
             raise UserError(f"row {self.row!r}, column {self.column!r}: {error}") from None
 
     @property
     def analyze(self) -> tuple[str, ...]:
         return tuple(self.settings.get(ANALYZE, ()))
+
+
+# Columns that read the same runs by several metrics have the same settings.
+@lru_cache(maxsize=8192)
+def _config_of(settings: str, own: tuple[type[Strand], ...]) -> Config:
+    return config_of(json.loads(settings), own)
 
 
 def check_analyses(asked: Any) -> None:

@@ -87,8 +87,8 @@ def check_tuning(recipe: Recipe, made: Mapping[tuple[str, str], Cell]) -> None:
         told = ", ".join(f"grids[{k}] has {size}" for k, size in sizes.items())
         raise UserError(f"tuning gives methods different budgets: {told} candidates; give all grids as many")
     _score_metric(tuning, recipe)
-    for cell in made.values():
-        tried = candidates(recipe, cell)
+    for cell in {cell.row: cell for cell in reversed(made.values()) if candidates(recipe, cell)}.values():
+        tried = candidates(recipe, cell)  # one cell of each row: the others try the same values
         digests = {digest(one.cell.config) for one in tried if one.cell.config}  # makes them, or says what is wrong
         if len(digests) < len(tried):
             where = f"row {cell.row!r}, column {cell.column!r}"
@@ -123,7 +123,7 @@ def tuned(table: Table, out: Path) -> Table:
     made = {}
     for place, cell in table.cells.items():
         some = candidates(recipe, cell)
-        choice = read_choice(out, key_of(recipe, some)) if some else None
+        choice = read_choice(out, key_of(recipe, cell, some)) if some else None
         if choice:
             made[place] = replace(_with_values(cell, choice.values), choice=choice.words)
         else:
@@ -141,7 +141,7 @@ def choose(table: Table, out: Path) -> list[TunedChoice]:
     tuning = recipe.tuning
     for cell in table.cells.values():
         some = candidates(recipe, cell) if tuning and cell.waits_for else []
-        if not tuning or not some or (key := key_of(recipe, some)) in made:
+        if not tuning or not some or (key := key_of(recipe, cell, some)) in made:
             continue
         metric = _score_metric(tuning, recipe)
         scores = [_score(candidate, metric, tuning.seeds, out) for candidate in some]
@@ -158,12 +158,13 @@ def choose(table: Table, out: Path) -> list[TunedChoice]:
     return [*made.values()]
 
 
-def key_of(recipe: Recipe, some: list[Candidate]) -> str:
-    """Return a digest of what decides a choice: the candidates' runs, the rule, the metric and the seeds."""
+def key_of(recipe: Recipe, cell: Cell, some: list[Candidate]) -> str:
+    """Return a digest of what decides a choice: the cell's configuration, the values tried, and how they are scored."""
     tuning = recipe.tuning
-    assert tuning is not None and some
-    runs = [digest(candidate.cell.config) for candidate in some if candidate.cell.config]
-    parts = [runs, tuning.rule, _score_metric(tuning, recipe).text, tuning.seeds]
+    assert tuning is not None and cell.config is not None
+    held_out = tuning.validation if tuning.rule == "validation" else 0.0
+    how = [tuning.rule, held_out, _score_metric(tuning, recipe).text, tuning.seeds]
+    parts = [digest(cell.config), [dict(candidate.values) for candidate in some], how]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
