@@ -87,7 +87,7 @@ def check_tuning(recipe: Recipe, made: Mapping[tuple[str, str], Cell]) -> None:
         told = ", ".join(f"grids[{k}] has {size}" for k, size in sizes.items())
         raise UserError(f"tuning gives methods different budgets: {told} candidates; give all grids as many")
     _score_metric(tuning, recipe)
-    for cell in {cell.row: cell for cell in reversed(made.values()) if candidates(recipe, cell)}.values():
+    for cell in {cell.row: cell for cell in reversed(list(made.values())) if candidates(recipe, cell)}.values():
         tried = candidates(recipe, cell)  # one cell of each row: the others try the same values
         digests = {digest(one.cell.config) for one in tried if one.cell.config}  # makes them, or says what is wrong
         if len(digests) < len(tried):
