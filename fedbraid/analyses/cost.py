@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbraid.analyses.analysis import Analysis, labelled
-from fedbraid.report.lines import METRICS
+from fedbraid.report.curves import METRICS
 from fedbraid.report.run_groups import common_metric, validated
 from fedbraid.report.style import Theme, blank, dressed, legend, legend_height, stroke, titled
 from fedbraid.report.summaries import higher_is_better

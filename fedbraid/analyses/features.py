@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedbraid.core.random import stream
 from fedbraid.core.strand import Client
 from fedbraid.core.tree import Tree
 from fedbraid.report.series import Floats
-from fedbraid.report.style import CLASS_COLOURS, SMALL, Theme, blank, dressed
+from fedbraid.report.style import CLASS_COLOURS, SMALL, Theme, blank, dressed, key_above
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +117,7 @@ def _features(run: Recorded, w: Tensor, buffers: Tensor, index: Tensor) -> Float
 
 
 def _drawn(columns: dict[str, list[Any]], theme: Theme) -> Figure:
-    figure = blank(3.4, theme)
+    figure = blank(3.9, theme)
     forms = ("o", "^", "s", "D", "v", "P", "X")
     when, client, label = (np.array(columns[key]) for key in ("when", "client", "class"))
     place = np.array([columns["x"], columns["y"]])
@@ -132,6 +133,22 @@ def _drawn(columns: dict[str, list[Any]], theme: Theme) -> Figure:
         axes.set_yticks([])
     handles, labels = axes.get_legend_handles_labels()
     drawn = figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=SMALL)
-    for text in drawn.get_texts():
+    for text, mark in zip(drawn.get_texts(), drawn.legend_handles, strict=True):
         text.set_color(theme.ink)
+        mark.set(color=theme.muted)  # type: ignore[union-attr]  # a form stands for a client, whatever its colour
+    _class_key(figure, sorted({int(c) for c in label}), theme)
     return figure
+
+
+def _class_key(figure: Figure, classes: Sequence[int], theme: Theme) -> None:
+    """A legend of the classes; those that share a colour share a line."""
+    from matplotlib.patches import Patch
+
+    sharing: dict[str, list[int]] = {}
+    for one in classes:
+        sharing.setdefault(CLASS_COLOURS[one % len(CLASS_COLOURS)], []).append(one)
+    patches = [Patch(color=colour) for colour in sharing]
+    labels = [f"class {', '.join(map(str, some))}" for some in sharing.values()]
+    widest = max(map(len, labels))
+    spaces = {"handlelength": 0.8, "columnspacing": 1.0}
+    key_above(figure, patches, labels, theme, 18, max(1, min(len(labels), 80 // (widest + 5))), **spaces)

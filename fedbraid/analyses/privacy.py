@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbraid.analyses.analysis import Analysis, labelled
 from fedbraid.privacy import budget as accountant
-from fedbraid.report.lines import METRICS
+from fedbraid.report.curves import METRICS
 from fedbraid.report.run_groups import common_metric
 from fedbraid.report.style import SMALL, Theme, blank, dressed, titled
 from fedbraid.report.summaries import summarise

@@ -1,4 +1,4 @@
-"""The panels of a study's pictures, one for each column of the table, two side by side if there are several."""
+"""Figures of one panel or of several, two side by side, under one legend."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+HIGHEST_LEGEND = 10.5
+
 
 def across(panels: int) -> int:
     return 1 if panels == 1 else 2
@@ -21,7 +23,7 @@ def across(panels: int) -> int:
 def made(names: Sequence[str], each: float, theme: Theme, labels: Sequence[str] = ()) -> tuple[Figure, dict[str, Axes]]:
     """A panel for each name; `each` is the height of one, and `labels` are the legend's."""
     lines = ceil(len(names) / across(len(names)))
-    room = 0.45 + (legend_height(labels) if labels else 0.0)
+    room = 0.45 + (min(legend_height(labels), HIGHEST_LEGEND) if labels else 0.0)
     figure = blank(lines * (each if len(names) > 1 else max(each, 1.2)) + room, theme)
     grid = figure.subplots(lines, across(len(names)), squeeze=False).ravel()
     for spare in grid[len(names) :]:

@@ -6,8 +6,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbraid.report.curves import METRICS, cost, curves
 from fedbraid.report.grids import per_class
-from fedbraid.report.lines import METRICS, cost, curves
 from fedbraid.report.partition_figures import clients, counts, label_spread, shares
 from fedbraid.report.style import in_any_script
 from fedbraid.storage.files import write_bytes

@@ -11,6 +11,7 @@ from typing import Any
 from fedbraid.core.metrics import METRICS
 from fedbraid.report import plots
 from fedbraid.report.analysed import analyses
+from fedbraid.report.curves import about_bands
 from fedbraid.report.headline import caveats, headline
 from fedbraid.report.html import to_html
 from fedbraid.report.markdown import table_markdown
@@ -19,6 +20,7 @@ from fedbraid.report.pictures import Drawing, Picture
 from fedbraid.report.run_groups import RunRecord, by_label, common_metric, further_metrics, validated
 from fedbraid.report.run_settings import flattened, setting_rows, task_in_words
 from fedbraid.report.run_table import comparison
+from fedbraid.report.series import series
 from fedbraid.report.sweeps import sweep, sweeps
 from fedbraid.report.tables import to_json
 from fedbraid.report.words import listed, printable
@@ -104,8 +106,9 @@ def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[
 def drawings(records: Sequence[RunRecord], target: float | None = None) -> list[Drawing]:
     metric = common_metric(records)
     better = "higher" if metric == "accuracy" else "lower"
+    band = about_bands([[*series(records, metric).values()]])
     seeds = max(len(runs) for runs in by_label(records).values())
-    band = " The band reaches from the lowest to the highest seed." if seeds > 1 else ""
+    whiskers = " Whiskers are the standard deviation over seeds." if seeds > 1 else ""
     word = "Accuracy" if metric == "accuracy" else "Loss"
     held_out = validated((entry for record in records for entry in record.rounds), metric)
     tested = None if held_out else target  # of validation samples, where there are any
@@ -119,7 +122,7 @@ def drawings(records: Sequence[RunRecord], target: float | None = None) -> list[
         Drawing(
             "cost",
             f"{word} against traffic",
-            f"At the same height, the line further left moved less data; {better} at the same place is better.",
+            f"At the same height, the line further left moved less data; {better} at the same place is better.{band}",
             partial(plots.cost, records, metric, target=tested),
         ),
     ]
@@ -145,7 +148,7 @@ def drawings(records: Sequence[RunRecord], target: float | None = None) -> list[
         Drawing(
             f"vary-{swept.name}",
             f"{word} against {swept.key}",
-            f"{better.capitalize()} is better, and a flat line needs no tuning. A gap is where it diverged.{band}",
+            f"{better.capitalize()} is better, and a flat line needs no tuning. A gap is where it diverged.{whiskers}",
             partial(sweep, swept, metric),
         )
         for swept in sweeps(records)

@@ -1,8 +1,8 @@
-"""The numbers behind the pictures: one series per method, one row of class scores per method."""
+"""The numbers behind the pictures: a curve for each method, a row of class scores for each method."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -16,23 +16,45 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
-    """A method's course over rounds: the mean of its seeds, and the lowest and highest of them."""
+class Curve:
+    """A method's way over rounds, or over what they cost: mean and standard deviation over its seeds."""
 
-    label: str
-    seeds: int
-    rounds: Floats
+    x: Floats
     mean: Floats
-    low: Floats
-    high: Floats
-    moved: Floats
-    """Bytes down and up since the start, mean over seeds."""
+    std: Floats  # 0 where there is one seed
+    seeds: int
+
+    @property
+    def low(self) -> Floats:
+        return self.mean - self.std
+
+    @property
+    def high(self) -> Floats:
+        return self.mean + self.std
 
 
-def series(records: Sequence[RunRecord], metric: str) -> list[Series]:
-    """One series per method that has a value; methods in the order in which they were listed."""
-    drawn = (_of_method(label, runs, metric) for label, runs in by_label(records).items())
-    return [item for item in drawn if item is not None]
+def curve(scores: Sequence[Mapping[int, float]], places: Sequence[Mapping[int, float]]) -> Curve | None:
+    """Return the mean over seeds, from each seed's score and place on the axis by round; None if they share no round.
+
+    Only rounds that every seed has count: a mean over changing seeds would jump without any learning.
+    """
+    common = sorted(set.intersection(*map(set, scores))) if scores else []
+    if not common:
+        return None
+    y, x = (np.array([[by[number] for number in common] for by in each], dtype=np.float64) for each in (scores, places))
+    with np.errstate(invalid="ignore"):  # a loss may be infinite, and its spread is no number then
+        std = y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(len(common))
+    return Curve(x.mean(axis=0), y.mean(axis=0), std, len(y))
+
+
+def series(records: Sequence[RunRecord], metric: str, by: str = "round") -> dict[str, Curve]:
+    """Return a curve for each method that has a value, by `round` or by all `bytes` moved so far."""
+    found = {}
+    for label, runs in by_label(records).items():
+        scores = [course for run in runs if (course := _scores(run.rounds, metric))]
+        places = [_places(run.rounds, by) for run in runs if _scores(run.rounds, metric)]
+        found[label] = curve(scores, places)
+    return {label: one for label, one in found.items() if one is not None}
 
 
 def class_scores(records: Sequence[RunRecord]) -> tuple[list[str], Floats]:
@@ -54,35 +76,14 @@ def grouped(values: Floats, limit: int, axis: int) -> tuple[Floats, int]:
     return np.add.reduceat(values, starts, axis=axis), size
 
 
-def _of_method(label: str, runs: Sequence[RunRecord], metric: str) -> Series | None:
-    courses = [course for run in runs if (course := _course(run.rounds, metric))]
-    if not courses:
-        return None
-    # Only rounds that every seed has: a mean over changing seeds would jump without any learning.
-    common = sorted(set.intersection(*[set(course) for course in courses]))
-    if not common:
-        return None
-    values = np.array([[course[number][0] for number in common] for course in courses], dtype=np.float64)
-    moved = np.array([[course[number][1] for number in common] for course in courses], dtype=np.float64)
-    return Series(
-        label=label,
-        seeds=len(courses),
-        rounds=np.array(common, dtype=np.float64),
-        mean=values.mean(axis=0),
-        low=values.min(axis=0),
-        high=values.max(axis=0),
-        moved=moved.mean(axis=0),
-    )
+def _scores(rounds: Sequence[dict[str, Any]], metric: str) -> dict[int, float]:
+    return {entry["round"]: entry[metric] for entry in rounds if entry.get(metric) is not None}
 
 
-def _course(rounds: Sequence[dict[str, Any]], metric: str) -> dict[int, tuple[float, int]]:
-    """Round → (score, bytes moved so far), for the rounds that have a score."""
+def _places(rounds: Sequence[dict[str, Any]], by: str) -> dict[int, float]:
+    numbers = [entry["round"] for entry in rounds]
     moved = accumulate(entry["bytes_down"] + entry["bytes_up"] for entry in rounds)
-    return {
-        entry["round"]: (entry[metric], total)
-        for entry, total in zip(rounds, moved, strict=True)
-        if entry.get(metric) is not None
-    }
+    return dict(zip(numbers, moved if by == "bytes" else numbers, strict=True))
 
 
 def _last_class_scores(run: RunRecord) -> Floats | None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fedbraid.config.schema import flat, named, short
-from fedbraid.report.lines import METRICS, bounded, line_figure, scale_of
+from fedbraid.core.metrics import is_share
+from fedbraid.report.curves import METRICS, bounded, scale_of
+from fedbraid.report.looks import Look
 from fedbraid.report.run_groups import RunRecord
-from fedbraid.report.style import LIGHT, Theme, legend, stroke, titled
+from fedbraid.report.style import LIGHT, Theme
 from fedbraid.report.summaries import summarise
+from fedbraid.report.value_lines import tick_values, value_lines
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FEWEST = 3
 """Values that make a line."""
-MOST = 9
-"""Values that an axis has room for."""
 
 
 @dataclass(frozen=True)
@@ -52,41 +53,25 @@ def sweeps(records: Sequence[RunRecord]) -> list[Sweep]:
 
 
 def sweep(drawn: Sweep, metric: str, *, theme: Theme = LIGHT) -> Figure:
-    """A line per method through the means over seeds, with a band from the lowest to the highest seed."""
-    figure, axes = line_figure(list(drawn.lines), theme)
+    """A line per method through the means over seeds, with whiskers of one standard deviation."""
     scale = scale_of(metric)
-    for index, points in enumerate(drawn.lines.values()):
-        scores = list(points.values())
-        shown = stroke(index, len(points), theme) | {"markevery": 1}
-        axes.plot(list(points), [scale * _mean(some) for some in scores], **shown)
-        if any(len(some) > 1 for some in scores):
-            low, high = ([scale * (end(some) if isfinite(sum(some)) else nan) for some in scores] for end in (min, max))
-            axes.fill_between(list(points), low, high, color=shown["color"], alpha=0.16, linewidth=0)
-    _values_tried(axes, sorted({x for points in drawn.lines.values() for x in points}))
-    bounded(axes, metric)
-    titled(axes, theme, drawn.key, f"{METRICS[metric]}, last round")
-    legend(figure, axes.get_lines()[: len(drawn.lines)], list(drawn.lines), theme)
+    lines = {label: {x: _point(some, scale) for x, some in points.items()} for label, points in drawn.lines.items()}
+    looks = {label: Look(number) for number, label in enumerate(lines)}
+    figure = value_lines(lines, looks, drawn.key, f"{METRICS[metric]}, last round", theme=theme)
+    tick_values(figure, [*{x for points in lines.values() for x in points}])
+    if is_share(metric):
+        bounded(figure.axes[0])
     return figure
 
 
-def _values_tried(axes: Axes, values: Sequence[float]) -> None:
-    """The axis has the values that were tried, as many as there is room for."""
-    positive = [x for x in values if x > 0]
-    if values[0] >= 0 and positive and positive[-1] > 8 * positive[0]:
-        if len(positive) == len(values):
-            axes.set_xscale("log")
-        else:  # 0 is among them
-            axes.set_xscale("symlog", linthresh=positive[0])
-    shown = values[:: -(-len(values) // MOST)]
-    axes.set_xticks(shown, [f"{x:g}" for x in shown], minor=False)
-    axes.minorticks_off()
+def _point(scores: Sequence[float], scale: float) -> tuple[float, float]:
+    """Mean and standard deviation; a diverged run leaves a gap."""
+    if not isfinite(sum(scores)):
+        return nan, nan
+    return scale * fmean(scores), scale * stdev(scores) if len(scores) > 1 else nan
 
 
 def _varied(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run is told apart by, with their values."""
     values = flat(settings)
     return {key: values[key] for key in settings.get("varied", ()) if key in values}
-
-
-def _mean(scores: Sequence[float]) -> float:
-    return sum(scores) / len(scores) if isfinite(sum(scores)) else nan

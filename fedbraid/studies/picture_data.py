@@ -8,7 +8,8 @@ from itertools import takewhile
 from math import isfinite, nan
 
 from fedbraid.report.looks import Look, looks
-from fedbraid.studies.courses import Course, course_of
+from fedbraid.report.series import Curve
+from fedbraid.studies.courses import course_of
 from fedbraid.studies.naming import Place, chosen
 from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.table_entries import Number, TableEntry
@@ -23,7 +24,7 @@ class Asked:
     rows: tuple[str, ...]  # of those drawn, in the recipe's order
     columns: tuple[str, ...]
     entries: Mapping[Place, TableEntry]
-    courses: Mapping[Place, Course]
+    courses: Mapping[Place, Curve]
     x: Mapping[str, float]  # of columns that stand for a number
     order: Mapping[str, int]  # of rows that may be drawn
     digits: int
@@ -41,15 +42,21 @@ class Asked:
         return found if found and isfinite(found.mean) else Number(nan)
 
     def paper(self, place: Place) -> Number:
-        found = self.entries[place].paper
+        """NaN too where ours was run with other settings: a mark beside it would compare what cannot be compared."""
+        entry = self.entries[place]
+        found = entry.paper if entry.comparable else None
         return found if found and isfinite(found.mean) else Number(nan)
+
+    @property
+    def has_paper(self) -> bool:
+        return any(isfinite(self.paper((row, column)).mean) for row in self.rows for column in self.columns)
 
     @property
     def looks(self) -> dict[str, Look]:
         """How rows look, which is the same in all pictures of one order."""
         return looks([*self.order])
 
-    def panel(self, column: str) -> list[Course]:
+    def panel(self, column: str) -> list[Curve]:
         """The courses that are drawn in a column's panel."""
         return [self.courses[row, column] for row in self.rows if (row, column) in self.courses]
 
@@ -98,7 +105,7 @@ def in_order(wanted: Sequence[Asked]) -> list[Asked]:
     return [replace(one, order={row: k for k, row in enumerate(r for r in one.order if r in drawn)}) for one in wanted]
 
 
-def _courses(picture: Picture, results: Results) -> dict[Place, Course]:
+def _courses(picture: Picture, results: Results) -> dict[Place, Curve]:
     found = {
         place: course_of(list(cell.records.values()), picture.of, picture.x) for place, cell in results.cells.items()
     }

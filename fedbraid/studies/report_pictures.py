@@ -8,16 +8,15 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from fedbraid.report.lines import METRICS
+from fedbraid.report.curves import METRICS, about_bands, shown_heights
 from fedbraid.report.pictures import Drawing
 from fedbraid.report.pictures import Picture as Drawn
-from fedbraid.studies.bars import bars
 from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.naming import Place
 from fedbraid.studies.picture_data import Asked, asked, in_order
 from fedbraid.studies.recipe import Picture, Recipe
 from fedbraid.studies.round_series import is_share, more_is_better
-from fedbraid.studies.study_figures import MOST_BANDS, course_words, curves, has_bands, line, shown_heights, split
+from fedbraid.studies.study_figures import bars, course_words, curves, line, split
 from fedbraid.studies.table_entries import TableEntry
 from fedbraid.studies.table_results import Results
 
@@ -78,16 +77,15 @@ def title(wanted: Asked) -> str:
 def reading(wanted: Asked) -> str:
     picture = wanted.picture
     if picture.kind == "curves":
-        band = _about_bands(wanted)
-        cut = any(shown_heights(wanted.panel(column)) for column in wanted.columns)
+        panels = [wanted.panel(column) for column in wanted.columns]
+        band, cut = about_bands(panels), any(map(shown_heights, panels))
         return _about_curves(picture) + band + (" Lower values of the first rounds are cut off." if cut else "")
-    theirs = any(isfinite(wanted.paper(entry.place).mean) for entry in wanted.shown)
     spread = WHISKERS if any(isfinite(wanted.ours(entry.place).whisker) for entry in wanted.shown) else ""
     if picture.kind == "line":
-        paper = "hollow marks are the paper's" if theirs else ""
+        paper = "hollow marks are the paper's" if wanted.has_paper else ""
         better = f"{_better(wanted, 'higher', 'lower')} line is better, and a flat one does not mind the axis"
         return _sentences(better, spread, paper)
-    paper = "the upright mark is the paper's" if theirs else ""
+    paper = "the upright mark is the paper's" if wanted.has_paper else ""
     described = all(entry.metric.describes for entry in wanted.shown)
     return _sentences("" if described else f"{_better(wanted, 'longer', 'shorter')} bar is better", spread, paper)
 
@@ -96,17 +94,6 @@ def _sentences(better: str, spread: str, paper: str) -> str:
     """What is better and what whiskers are as one, and whose the marks are."""
     parts = "; ".join(filter(None, [better, spread])), paper
     return " ".join(f"{_capital(part)}." for part in parts if part)
-
-
-def _about_bands(wanted: Asked) -> str:
-    panels = [wanted.panel(column) for column in wanted.columns]
-    several = [panel for panel in panels if any(course.seeds > 1 for course in panel)]
-    if not several:
-        return ""
-    if not any(map(has_bands, several)):
-        return f" Lines are means over seeds; more than {MOST_BANDS} lines have no bands."
-    fewer = "" if all(map(has_bands, several)) else f", in panels of up to {MOST_BANDS} lines"
-    return f" The band reaches from the lowest to the highest seed{fewer}."
 
 
 def _about_curves(picture: Picture) -> str:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from fedbraid.errors import UserError
 from fedbraid.report import plots
+from fedbraid.report.run_table import comparison
 from fedbraid.report.series import class_scores, grouped, series
 from fedbraid.report.style import DARK
 
@@ -24,12 +25,23 @@ def drawable(figure: Figure) -> bool:
 
 
 def test_series_by_hand() -> None:
-    (line,) = series([run("a", [0.1, None, 0.3], 0), run("a", [0.3, 0.9, 0.5, 0.6], 1)], "accuracy")
-    assert line.rounds.tolist() == [1, 3]
+    records = [run("a", [0.1, None, 0.3], 0), run("a", [0.3, 0.9, 0.5, 0.6], 1)]
+    line = series(records, "accuracy")["a"]
+    assert line.x.tolist() == [1, 3]
     assert line.mean.tolist() == pytest.approx([0.2, 0.4])
-    assert line.low.tolist() == [0.1, 0.3]
-    assert line.high.tolist() == [0.3, 0.5]
-    assert line.moved.tolist() == [1.5e6, 4.5e6]
+    assert line.std.tolist() == pytest.approx([0.02**0.5, 0.02**0.5])
+    assert line.low.tolist() == pytest.approx([0.2 - 0.02**0.5, 0.4 - 0.02**0.5])
+    assert series(records, "accuracy", "bytes")["a"].x.tolist() == [1.5e6, 4.5e6]
+    assert series(records[:1], "accuracy")["a"].std.tolist() == [0, 0]
+
+
+def test_the_band_is_the_spread_of_the_table() -> None:
+    records = [run("a", [0.1, 0.5], 0), run("a", [0.3, 0.6], 1)]
+    (band,) = plots.curves(records).axes[0].collections
+    ends = band.get_paths()[0].vertices[:, 1]
+    (cell,) = (row[1] for row in comparison(records).rows)
+    assert cell.value is not None and cell.std is not None
+    assert {round(float(y), 6) for y in ends} >= {round(100 * (cell.value + sign * cell.std), 6) for sign in (-1, 1)}
 
 
 def test_class_scores_by_hand() -> None:

@@ -66,7 +66,7 @@ def test_the_picture_has_every_mean_and_a_gap_where_it_diverged(values, scale):
     records[-1].rounds[-1]["finite"] = False
     figure = sweep(sweeps(records)[0], "accuracy")
     (axes,) = figure.axes
-    (line,) = axes.get_lines()
+    line = axes.get_lines()[0]
     np.testing.assert_allclose(line.get_xydata(), [[values[0], 30.0], [values[1], 60.0], [values[2], np.nan]])
     assert axes.get_xscale() == scale and axes.get_xlabel() == "optimizer.lr"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == [f"{value:g}" for value in values]

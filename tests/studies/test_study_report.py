@@ -36,7 +36,7 @@ from fedbraid.studies.results_json import to_json
 from fedbraid.studies.run_origins import duration, origins
 from fedbraid.studies.run_records import Record
 from fedbraid.studies.shared_settings import NOT_TOLD, nested, sharing, to_toml
-from fedbraid.studies.study_figures import curves, line, split
+from fedbraid.studies.study_figures import bars, curves, line, split
 from fedbraid.studies.study_plan import Changes, table
 from fedbraid.studies.table_entries import Number, TableEntry, commands, entries, unit_of
 from fedbraid.studies.table_results import Results, gathered
@@ -745,7 +745,7 @@ def test_pictures_have_content(written: Path, name: str) -> None:
     assert np.asarray(image).min() < 60  # its words
 
 
-def test_curves_show_the_mean_and_the_span_of_the_seeds() -> None:
+def test_curves_show_the_mean_and_the_spread_of_the_seeds() -> None:
     wanted, draw = drawn(0)
     panels = draw(wanted).axes
     assert [axes.get_title(loc="left") for axes in panels] == ["β = 0.1", "β = 0.5"]
@@ -754,7 +754,8 @@ def test_curves_show_the_mean_and_the_span_of_the_seeds() -> None:
     assert second.get_xdata() == pytest.approx([1, 2, 3])
     assert second.get_ydata() == pytest.approx(courses.mean(axis=0))
     heights = panels[1].collections[1].get_paths()[0].vertices[:, 1]
-    assert {round(float(y), 6) for y in heights} == {round(float(y), 6) for y in (*courses.min(0), *courses.max(0))}
+    ends = [courses.mean(0) + sign * courses.std(0, ddof=1) for sign in (-1, 1)]
+    assert {round(float(y), 6) for y in heights} == {round(float(y), 6) for y in np.ravel(ends)}
 
 
 def rising(first: float, rounds: int = 20) -> tuple[float, ...]:
@@ -772,10 +773,11 @@ def panels_of(courses: dict[tuple[str, str], Any]) -> tuple[Any, Any]:
 def test_early_rounds_do_not_hide_what_differs() -> None:
     low = (*rising(0.1)[:-1], 0.75)  # a seed that falls back at the end is seen
     wanted, (early, late) = panels_of({AVG_1: {0: rising(0.1), 1: low}, DISCO_1: {0: rising(0.2)}, AVG_5: {0: low[5:]}})
-    assert early.get_ylim() == pytest.approx((75 - 0.35, 82 + 0.35))
+    std = np.std([75, 82], ddof=1)  # in the last round, which has both the lowest and the highest end of the band
+    assert early.get_ylim() == pytest.approx((78.5 - 1.1 * std, 78.5 + 1.1 * std))
     assert early.get_lines()[0].get_ydata()[0] == pytest.approx(10), "drawn, but out of sight"
     assert late.get_ylim()[0] < 75 and late.get_ylim()[1] > 81.9, "nothing to cut"
-    assert reading(wanted).endswith("to the highest seed. Lower values of the first rounds are cut off.")
+    assert reading(wanted).endswith("on either side. Lower values of the first rounds are cut off.")
 
 
 @pytest.mark.parametrize(
@@ -881,13 +883,13 @@ def many(rows: int) -> Any:
 def test_many_lines_have_no_bands() -> None:
     few, more = many(8), many(9)
     assert (len(curves(few).axes[0].collections), len(curves(more).axes[0].collections)) == (8, 0)
-    assert "The band reaches from the lowest to the highest seed." in reading(few)
+    assert "The band is one standard deviation over seeds on either side." in reading(few)
     assert "more than 8 lines have no bands" in reading(more)
 
 
 def test_where_no_bands_are_drawn_panels_are_as_high_as_the_means() -> None:
     found = many(9)
-    courses = {place: replace(course, low=course.low - 9.0) for place, course in found.courses.items()}
+    courses = {place: replace(course, std=course.std + 9.0) for place, course in found.courses.items()}
     low, _ = curves(replace(found, courses=courses)).axes[0].get_ylim()
     assert low > 0.0
 
@@ -955,6 +957,16 @@ def test_our_number_is_at_our_bar_and_the_papers_mark_is_explained() -> None:
     assert [text.get_text() for text in draw(lines).legends[0].get_texts()][-1] == "the paper's number"
     alone, draw = drawn(3, numbers={})
     assert not draw(alone).legends
+
+
+@pytest.mark.parametrize("kind", [2, 3], ids=["line", "bars"])
+def test_the_papers_numbers_are_left_out_where_its_settings_are_not_ours(kind: int) -> None:
+    for changes, variant in (({"compare": False}, ""), ({}, "--rounds 1")):
+        made = recipe(**changes)
+        found = results(made, variant=variant)
+        wanted = asked(PICTURES[kind], made, found, entries(made, found))
+        labels = [text.get_text() for key in {2: line, 3: bars}[kind](wanted).legends for text in key.get_texts()]
+        assert "the paper's number" not in labels and "paper" not in reading(wanted)
 
 
 def test_a_split_names_its_column() -> None:
