@@ -25,7 +25,6 @@ from fedbraid.report.looks import looks
 from fedbraid.report.words import signed
 from fedbraid.studies import run_records
 from fedbraid.studies.account import account, spread
-from fedbraid.studies.bars import bars
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.picture_data import asked, in_order
 from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
