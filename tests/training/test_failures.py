@@ -34,10 +34,7 @@ class Wrong(fb.Strand):
         return out.logits[:, 99].sum()
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    """Reports without what takes long to draw."""
-    monkeypatch.setattr("fedbraid.report.html.pictures", lambda *_: [])
+pytestmark = pytest.mark.usefixtures("not_rendered")
 
 
 def test_what_fails_is_named_and_the_others_are_compared(tmp_path, caplog):
