@@ -176,7 +176,7 @@ def planned(
 def _refuse_twice(specs: Sequence[tuple[str, RunSpec]]) -> None:
     """Refuse methods that are the same with their hyper-parameters, whatever they are called.
 
-    Those that were recorded apart, when that was allowed, are gone on with.
+    Methods that were recorded apart, when that was allowed, can be resumed.
     """
     recorded = {label: r.directory.path.parent for label, r in specs if r.directory and r.directory.started}
     labels: dict[tuple[str, int, str], list[str]] = {}
@@ -218,9 +218,9 @@ def compared(
 
     def failed(place: int, error: Exception) -> None:
         label, spec = specs[place]
-        told = sentence(error)
-        reason = told or f"{type(error).__name__}: {first_line(error)}"
-        where = None if told else error  # of what may be a defect the traceback says more
+        message = sentence(error)
+        reason = message or f"{type(error).__name__}: {first_line(error)}"
+        where = None if message else error  # of what may be a defect the traceback says more
         log.warning("%s seed %d failed: %s", label, spec.config.seed, reason, exc_info=where)
         failures.append(Failure(label, spec.config.seed, reason, error))
 

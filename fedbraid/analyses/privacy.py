@@ -78,4 +78,4 @@ def privacy(runs: Sequence[Recorded]) -> Analysis:
 
 
 def _written(epsilon: float) -> str:
-    return "no privacy" if epsilon == inf else f"ε = {accountant.told(epsilon)}"
+    return "no privacy" if epsilon == inf else f"ε = {accountant.epsilon_text(epsilon)}"

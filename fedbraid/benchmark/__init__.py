@@ -1,4 +1,4 @@
-"""How fast it is here, beside the usual way to write federated averaging and beside what a single model reaches.
+"""Speed on this machine, beside the usual loop of federated averaging and beside a single model.
 
 All contenders take the same local steps. They are timed in turn within one run, each in a process of its own (the
 engines share one), and medians are compared.

@@ -1,4 +1,4 @@
-"""Who does the work: FedBraid's engines, the usual loop, and a single model that knows nothing of clients."""
+"""Contenders of the benchmark: FedBraid's engines, the usual loop, and a single model without clients."""
 
 from __future__ import annotations
 

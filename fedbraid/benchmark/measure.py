@@ -88,7 +88,7 @@ def _timed(
     repeats: int,
     device: str,
 ) -> tuple[str, Times]:
-    """Which engine was chosen, and the times of all."""
+    """Return the chosen engine, and the times of all."""
     processes = {USUAL: usual, LIMIT: limit}
     chosen = _ask(ours, "prepare", work, "auto", {})
     others = [_ask(ours, "prepare", work, kind, more) for kind, more in also if kind != chosen]

@@ -1,4 +1,4 @@
-"""What is timed: federated averaging with plain SGD on made-up samples, whose contents do not matter for speed."""
+"""Workloads: federated averaging with plain SGD on made-up samples, whose contents do not matter for speed."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ Version = Annotated[bool, typer.Option("--version", help="Show the version.", ca
 
 @app.callback()
 def options(version: Version = False) -> None:
-    """What may be asked without a command."""
+    """Options without a command."""
 
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
@@ -290,11 +290,11 @@ def check(
     if as_json:
         print_json([vars(r) for r in results])
     else:
-        told: set[str] = set()
+        details: set[str] = set()
         for r in results:
             colour = {"passed": "green", "failed": "red"}.get(r.verdict, "yellow")
-            detail = "the same" if r.verdict == "failed" and r.detail in told else r.detail
-            told.add(r.detail)
+            detail = "the same" if r.verdict == "failed" and r.detail in details else r.detail
+            details.add(r.detail)
             out.print(
                 f"[{colour}]{r.verdict:>14}[/]  {escape(r.law)}" + (f": {escape(detail)}" if detail else ""),
                 soft_wrap=True,
@@ -375,10 +375,10 @@ def main() -> None:
     except Exception as error:
         from fedbraid.training.failures import sentence
 
-        told = sentence(error)
-        if told is None:
+        message = sentence(error)
+        if message is None:
             raise
-        err.print(f"[bold red]error:[/] {escape(told)}", highlight=False, soft_wrap=True)
+        err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
 
 

@@ -71,7 +71,7 @@ def data_inspect(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """What a data set holds: counts, classes, users, and a few of its samples."""
+    """Show a data set: counts, classes, users, and a few of its samples."""
     from fedbraid import data
     from fedbraid.cli import data_views as cli_data_show
     from fedbraid.cli.user_input import resolved
@@ -110,7 +110,7 @@ def data_partition(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Who would hold what: sizes, labels and skew of every client."""
+    """Show a partition: sizes, labels and skew of every client."""
     from fedbraid import data
     from fedbraid.cli import split_views as cli_split_show
     from fedbraid.cli.user_input import resolved
@@ -121,12 +121,12 @@ def data_partition(
     chosen = resolved(config, settings, data=name, partition=partition, clients=clients, seed=seed)
     dataset = data.load(chosen.data.name, data_dir, **chosen.data.options)
     split = divided_by(chosen, dataset, partition_of(chosen, dataset)).training
-    told = split_facts(dataset, split) | {"command": cli_split_show.command(chosen, len(split), data_dir)}
-    files = cli_split_show.write(told, dataset.labels, place, picture, html)
+    facts = split_facts(dataset, split) | {"command": cli_split_show.command(chosen, len(split), data_dir)}
+    files = cli_split_show.write(facts, dataset.labels, place, picture, html)
     if as_json:
-        print_json(told)
+        print_json(facts)
         return
-    cli_split_show.show(out, told, dataset.labels)
+    cli_split_show.show(out, facts, dataset.labels)
     for file in files:
         out.print(f"written: {file}", soft_wrap=True, highlight=False, markup=False)
 

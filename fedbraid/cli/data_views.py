@@ -1,4 +1,4 @@
-"""What a user sees of data sets: which are here, and what one of them holds."""
+"""A data set on the terminal: counts, classes and samples."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ PICTURES, SIDE = 10, 16
 """Images shown at most, and pixels a side."""
 
 
-def facts(console: Console, told: Mapping[str, Any]) -> None:
+def facts(console: Console, values: Mapping[str, Any]) -> None:
     """Counts and kinds, then what is particular to classes, numbers or texts."""
-    shape = "×".join(map(str, told["sample"]))
+    shape = "×".join(map(str, values["sample"]))
     lines = {
-        "name": f"{told['name']}, a {told['task']}",
-        "found in": told["source"],
-        "samples": f"{told['train']:,} for training, {told['test']:,} for testing",
-        "each": f"shape {shape}, {told['type']}",
+        "name": f"{values['name']}, a {values['task']}",
+        "found in": values["source"],
+        "samples": f"{values['train']:,} for training, {values['test']:,} for testing",
+        "each": f"shape {shape}, {values['type']}",
     }
-    if "users" in told:
-        users, sizes = told["users"], told["users"]["samples"]
+    if "users" in values:
+        users, sizes = values["users"], values["users"]["samples"]
         tested = "" if users["test"] is None else f"; {users['test']:,} users have test samples"
         lines["users"] = f"{users['train']:,} with {_span(sizes)} training samples, median {sizes['median']:,g}{tested}"
-    if "vocabulary" in told:
-        lines["vocabulary"] = f"{told['vocabulary']:,} tokens"
-    if "label" in told:
-        for part, values in told["label"].items():
-            lines[f"{part} label"] = "min {}, quartiles {}, {}, {}, max {}".format(*map(amount, values))
+    if "vocabulary" in values:
+        lines["vocabulary"] = f"{values['vocabulary']:,} tokens"
+    if "label" in values:
+        for part, quartiles in values["label"].items():
+            lines[f"{part} label"] = "min {}, quartiles {}, {}, {}, max {}".format(*map(amount, quartiles))
     for key, value in lines.items():
         console.print(f"[bold]{key:>12}[/]  {escape(printable(value))}", highlight=False, soft_wrap=True)
-    if "per_class" in told:
+    if "per_class" in values:
         console.print()
-        _classes(console, told["per_class"])
-    if "features" in told:
+        _classes(console, values["per_class"])
+    if "features" in values:
         console.print()
-        _features(console, told["features"])
-    for example in told.get("examples", ()):
+        _features(console, values["features"])
+    for example in values.get("examples", ()):
         console.print()
         console.print(Text(_visible(example["label"]), style="bold"))
         console.print(Text(printable(example["text"].replace("\n", "↵"))))

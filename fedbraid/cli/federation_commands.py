@@ -138,7 +138,7 @@ def serve(
     if network is None:
         models.find_network(chosen.model.name, chosen.model.options)
     where = place or new_run(chosen)
-    told = ServerSettings(
+    server_settings = ServerSettings(
         config=to_dict(chosen),
         roster=list(roster),
         out=str(where.resolve()),
@@ -165,7 +165,7 @@ def serve(
     if insecure:
         _warn("without TLS: whoever reaches this port can read what is sent, and take part under any client's name")
     with interruptible(where):
-        run_server(told, Address(host, port), key_folder.resolve() if key_folder else None, _say)
+        run_server(server_settings, Address(host, port), key_folder.resolve() if key_folder else None, _say)
     if as_json:
         summary = json.loads((where / "summary.json").read_text(encoding="utf-8"))
         print_json({"directory": str(where), "summary": summary})
@@ -220,7 +220,7 @@ def join(
         _warn("without TLS: whoever is on the way to the server can read what is sent, or pass for the server")
     load_strands(strand)
     load_network(model)
-    told = NodeSettings(
+    node = NodeSettings(
         home=str(home.resolve()),
         name=called,
         holds=_holds(data, settings),
@@ -231,9 +231,9 @@ def join(
         strands=[_absolute(place) for place in strand or ()],
         network=None if model is None else _absolute(model),
     )
-    _say(_read_data(told))  # now: what cannot be read is told before anybody waits for this client
+    _say(_read_data(node))  # now, so that unreadable data is reported before anybody waits for this client
     try:
-        run_node(told, server, key_folder.resolve() if key_folder else None, _say)
+        run_node(node, server, key_folder.resolve() if key_folder else None, _say)
     except KeyboardInterrupt:
         _say(f"{called} has left {server}")
 
@@ -253,7 +253,7 @@ def _roster(key_folder: Path | None, named: list[str], numbered: int) -> tuple[s
 
 
 def _check_others(key_folder: Path | None) -> None:
-    """That a client whose model is to be hidden knows the other clients' keys; a mistake in them is told now."""
+    """Refuse a client with secure sums that lacks the other clients' keys, or whose copy of them is damaged."""
     from fedbraid.deploy.keys import ROSTER, read_roster
 
     if key_folder is None:
@@ -273,7 +273,7 @@ def _own_name(name: str | None, key_folder: Path | None) -> str:
 
 
 def _holds(given: str, settings: list[str] | None) -> dict[str, Any]:
-    """Which data a client has: the tables data and partition of a configuration, and its seed."""
+    """Return a client's data settings: the tables data and partition of a configuration, and its seed."""
     from fedbraid.cli.user_input import resolved
     from fedbraid.config.schema import to_dict
     from fedbraid.data import find_dataset
@@ -289,15 +289,19 @@ def _holds(given: str, settings: list[str] | None) -> dict[str, Any]:
     return values
 
 
-def _read_data(told: NodeSettings) -> str:
-    """What a client holds, in a line, once it has been read."""
+def _read_data(node: NodeSettings) -> str:
+    """Read a client's data and describe it in a line."""
     from fedbraid.deploy.client_data import NamedData
 
-    held = NamedData.of(told.holds, told.part, Path(told.data_dir) if told.data_dir else None).load()
+    held = NamedData.of(
+        node.holds,
+        node.part,
+        Path(node.data_dir) if node.data_dir else None,
+    ).load()
     dataset, own = held.dataset, held.partition.clients[held.client]
     columns = f"; columns {', '.join(dataset.features)}" if dataset.features else ""
     classes = f"; classes {', '.join(dataset.labels)}" if dataset.labels else ""
-    counts = f"{told.name} has {len(own):,} samples to train on and {len(held.tests):,} to test on"
+    counts = f"{node.name} has {len(own):,} samples to train on and {len(held.tests):,} to test on"
     return f"{counts}: {dataset.source or dataset.name}{columns}{classes}"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def privacy(
     rounds: Annotated[int, typer.Option(min=1, help="Models that are handed out after training.")],
     noise: Annotated[float | None, typer.Option(help="Of dp: its standard deviation over the clip.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="The noise that it takes is told instead.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Compute the noise that this epsilon needs.")] = None,
     delta: Annotated[
         float | None, typer.Option(help="The chance with which epsilon may not hold.", show_default="1e-05")
     ] = None,
@@ -27,18 +27,18 @@ def privacy(
     dropout: Annotated[float, typer.Option(help="Each is lost with this probability.")] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """What dp(noise=…) gives in so many rounds, or the noise that an epsilon takes.
+    """Compute the epsilon of dp(noise=…) over a number of rounds, or the noise that an epsilon needs.
 
     Without --cohort and --rate it is for clients that are in every round, or that know who is: in a federation, and
     where a strand keeps something on clients (moon, rod) and cohorts have a fixed size.
     """
     from fedbraid.core.strand import DELTA
     from fedbraid.privacy import accounting
-    from fedbraid.privacy.budget import told as in_words
+    from fedbraid.privacy.budget import epsilon_text
 
     delta = DELTA if delta is None else delta
     if (noise is None) == (epsilon is None):
-        raise UserError("give --noise to be told epsilon, or --epsilon to be told the noise; one of them")
+        raise UserError("give --noise to compute epsilon, or --epsilon to compute the noise; one of them")
     if not 0 < delta < 1:
         raise UserError(f"delta is a chance between 0 and 1, not {delta:g}")
     if not all(0 < x < math.inf for x in (noise, epsilon) if x is not None):
@@ -48,7 +48,7 @@ def privacy(
         assert epsilon is not None
         noise = _upwards(accounting.noise_for(epsilon, rounds, delta, drawn))
     spent = accounting.spent(noise, rounds, delta, drawn)
-    told = {
+    numbers = {
         "noise": noise,
         "rounds": rounds,
         "delta": delta,
@@ -56,11 +56,12 @@ def privacy(
         "clients": _words(drawn),
     }
     if as_json:
-        print_json(told)
+        print_json(numbers)
         return
-    told_as = f": dp(noise={noise:g}, delta={delta:g})" if epsilon is not None else ""
+    method = f": dp(noise={noise:g}, delta={delta:g})" if epsilon is not None else ""
     out.print(
-        f"noise {noise:g} in {rounds} rounds, {told['clients']}: epsilon {in_words(spent)} at delta {delta:g}{told_as}",
+        f"noise {noise:g} in {rounds} rounds, {numbers['clients']}: "
+        f"epsilon {epsilon_text(spent)} at delta {delta:g}{method}",
         highlight=False,
         soft_wrap=True,
     )
@@ -84,7 +85,7 @@ def _drawn(clients: int | None, cohort: int | None, rate: float | None, dropout:
 
 
 def _upwards(noise: float) -> float:
-    """To four digits, so that what is told can be typed in and is enough."""
+    """Round up to four digits, so that the printed noise can be typed in and is enough."""
     unit = 10.0 ** (math.floor(math.log10(noise)) - 3)
     return float(f"{math.ceil(noise / unit - 1e-9) * unit:.4g}")
 

@@ -1,4 +1,4 @@
-"""What a user sees while runs go on and when they are done."""
+"""Progress while runs go on, and their results on the terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Name = Callable[[Config], str]
 """What a run is called beside its seed."""
 
 Last = dict[str, tuple[dict[str, Any], Config]]
-"""The last line of each run, and its configuration, by which runs are told apart."""
+"""The last line of each run, and its configuration, which tells runs apart."""
 
 
 def name_of(config: Config) -> str:
@@ -182,8 +182,8 @@ def summary(console: Console, run: Run, where: Path) -> None:
     table.add_row("moved", f"{in_bytes(s['bytes_down'] + s['bytes_up'])} in {s['rounds']} rounds")
     table.add_row("time", f"{s['seconds']:.1f} s")
     for strand, p in s.get("privacy", {}).items():
-        told = f"epsilon {privacy.told(p['epsilon'])} at delta {p['delta']:g} ({p['releases']} releases)"
-        table.add_row(f"privacy by {strand}", f"of a {p['of']}: {told}")
+        epsilon = f"epsilon {privacy.epsilon_text(p['epsilon'])} at delta {p['delta']:g} ({p['releases']} releases)"
+        table.add_row(f"privacy by {strand}", f"of a {p['of']}: {epsilon}")
     console.print(table)
     if s["diverged"]:
         console.print(
@@ -206,7 +206,7 @@ def comparison_in_json(done: Comparison) -> dict[str, Any]:
 
 
 def failures(console: Console, done: Comparison, where: Path) -> None:
-    """What went wrong in a comparison, and how to try it again."""
+    """Print the failed runs of a comparison, and how to try them again."""
     for remark in done.remarks:
         console.print(f"[bold red]error:[/] {escape(remark)}", highlight=False, soft_wrap=True)
     console.print(

@@ -1,4 +1,4 @@
-"""What all commands share: where they print, and the options that mean the same everywhere."""
+"""Consoles and options that all commands share."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def interruptible(where: Path) -> Iterator[None]:
 
 
 def refuse_to_guess(place: Path | None, resume: bool) -> None:
-    """What is to be gone on with has to be said: a new folder would be begun instead."""
+    """Refuse `--resume` without `--out`: a new folder would be begun instead."""
     if resume and place is None:
         raise UserError("--resume goes on with what --out holds; say by --out which one")
 
 
 def begun(place: Path | None, resume: bool, file: Path | None) -> Config | None:
-    """The configuration of the run that is gone on with, unless a file says another."""
+    """Return the configuration of the run to resume, unless a file gives another."""
     from fedbraid.training.run_directory import RunDirectory
 
     held = RunDirectory(place) if place and resume else None
@@ -71,7 +71,7 @@ def begun(place: Path | None, resume: bool, file: Path | None) -> Config | None:
 
 
 def new_run(config: Config) -> Path:
-    """Where a run goes that is given no --out."""
+    """Return the folder of a run without --out."""
     return next_numbered(Path("runs"), f"{directory_name(config.method)}-{config.data.name}")
 
 

@@ -27,19 +27,19 @@ MOST_ROWS = 25
 """Clients drawn on a terminal at most; of more, every second, third … one."""
 
 
-def show(console: Console, told: Mapping[str, Any], names: Sequence[str]) -> None:
-    console.print(in_a_sentence(told), highlight=False)
+def show(console: Console, facts: Mapping[str, Any], names: Sequence[str]) -> None:
+    console.print(in_a_sentence(facts), highlight=False)
     console.print()
-    console.print(to_rich(client_table(told)))
+    console.print(to_rich(client_table(facts)))
     console.print()
-    for key, value in overall(told):
+    for key, value in overall(facts):
         console.print(f"{key}: [bold]{escape(value)}[/]", highlight=False)
-    if told["label_counts"] is not None:
-        _drawn(console, np.array(told["label_counts"], dtype=np.float64), names)
+    if facts["label_counts"] is not None:
+        _drawn(console, np.array(facts["label_counts"], dtype=np.float64), names)
 
 
 def write(
-    told: Mapping[str, Any],
+    facts: Mapping[str, Any],
     names: Sequence[str],
     place: Path | None,
     picture: Path | None,
@@ -52,7 +52,7 @@ def write(
     from fedbraid.report.partition_page import partition_drawings, partition_page
     from fedbraid.report.plots import save
 
-    drawings = partition_drawings(told, names)
+    drawings = partition_drawings(facts, names)
     written = []
     if picture:
         save(drawings[0].draw(), picture)
@@ -60,18 +60,18 @@ def write(
     if not (place or html):
         return written
     pictures = [drawing.drawn() for drawing in drawings]
-    page = to_html(partition_page(told, pictures)).encode()
+    page = to_html(partition_page(facts, pictures)).encode()
     contents = {html: page} if html else {}
     if place:
         contents |= {place / f"{drawn.name}.png": drawn.light for drawn in pictures}
-        contents |= {place / "partition.html": page, place / "partition.json": json.dumps(told, indent=2).encode()}
+        contents |= {place / "partition.html": page, place / "partition.json": json.dumps(facts, indent=2).encode()}
     for path, content in contents.items():
         write_bytes(path, content)
     return [*written, *contents]
 
 
 def command(config: Config, clients: int, data_dir: Path | None) -> str:
-    """What makes the partition again."""
+    """Return the command that makes the partition again."""
     words = ["fedbraid", "data", "partition", config.data.name]
     words += ["--partition", written(config.partition), "--clients", str(clients), "--seed", str(config.seed)]
     for key, value in config.data.options.items():
@@ -90,7 +90,7 @@ def written(part: Named) -> str:
 
 
 def _drawn(console: Console, counts: Floats, names: Sequence[str]) -> None:
-    """Which classes each client holds, by number and by share."""
+    """Bars of the classes that each client holds, by number and by share."""
     step = -(-len(counts) // MOST_ROWS)
     clients = range(0, len(counts), step)
     margin = len(str(len(counts))) + 1
@@ -125,7 +125,7 @@ def _rows(console: Console, clients: Sequence[int], lines: Sequence[Text], margi
 
 
 def _key(classes: int, size: int, names: Sequence[str]) -> Columns:
-    """What the marks in the bars stand for."""
+    """Legend of the marks in the bars."""
     said = [shortened(name, 24) for name in names] if names and size == 1 else neighbours(classes, size)
     marks = [Text.assemble((MARKS[k], class_style(k)), f" {words}") for k, words in enumerate(said)]
     return Columns(marks, padding=(0, 2))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedbraid.studies.table_results import Results
 
 study_app = typer.Typer(
-    help="Tables and figures of papers: run here, and told beside the paper's.", no_args_is_help=True
+    help="Tables and figures of papers: run here, and reported beside the paper's.", no_args_is_help=True
 )
 
 LEFT = 3
@@ -81,7 +81,7 @@ def study_list(place: Place = RESULTS, data_dir: DataDir = None, as_json: Json =
 
 @study_app.command("check")
 def study_check(name: Names = None, strand: Own = None) -> None:
-    """Whether recipes can be run: every cell's settings, method, partition and metric. Nothing is loaded or trained."""
+    """Check recipes: every cell's settings, method, partition and metric. Nothing is loaded or trained."""
     from fedbraid.studies import recipe_files
     from fedbraid.studies.study_plan import planned, table
     from fedbraid.training.user_code import load_strands
@@ -155,9 +155,9 @@ def study_run(
     written = {}
     for asked, made in tables.items():
         if study_plan.selected(made, only or ()):
-            told = study_plan.as_recorded(made, place)
+            shown = study_plan.as_recorded(made, place)
             call = _call(asked, place, strand)
-            _report(told, folders[asked], place, data_dir, call, show=not as_json, refused=after.reasons)
+            _report(shown, folders[asked], place, data_dir, call, show=not as_json, refused=after.reasons)
             written[made.recipe.name] = str(folders[asked])
     if as_json:
         print_json(
@@ -212,7 +212,7 @@ def _run_planned(
 
 
 def _end(after: State) -> None:
-    """What is left is told, and by the exit code too."""
+    """Print what is left to run; the exit code says so, too."""
     if after.refused:
         _say(err, f"{len(after.refused)} runs cannot be run as they are asked for")
     if after.pending:
@@ -257,13 +257,13 @@ def study_report(
     reported, empty = set[str](), dict[str, str]()
     for asked, made in begun.items():
         made = tuned(made, place)
-        told = made if seeds else as_recorded(made, place)
-        found = gathered(told, place, data_dir)
+        shown = made if seeds else as_recorded(made, place)
+        found = gathered(shown, place, data_dir)
         if any(cell.values for cell in found.cells.values()):
-            _write(told, found, folders[asked], _call(asked.removesuffix(f" {made.changes}"), place, strand))
+            _write(shown, found, folders[asked], _call(asked.removesuffix(f" {made.changes}"), place, strand))
             reported.add(asked)
         else:
-            empty[asked] = why_empty(told, found)
+            empty[asked] = why_empty(shown, found)
     for asked in tables if name else () if reported else empty:
         if asked not in reported:
             run = " ".join(filter(None, [_call(asked, place, strand), str(changes)]))
@@ -384,14 +384,14 @@ def _variants(place: Path, changes: Changes, own: tuple[type[Strand], ...]) -> d
 
 
 def _begun(made: Table, folder: Path, place: Path, named: list[str] | None) -> bool:
-    """Whether some of its runs are finished; of what is only calculated, whether it was reported, or is asked for."""
+    """Return whether some runs are finished; of calculated cells, whether they were reported or requested."""
     from fedbraid.studies.study_plan import has_records
 
     return bool(named) or folder.is_dir() if made.recipe.calculation else has_records(made, place)
 
 
 def _call(asked: str, place: Path, strands: list[str] | None) -> str:
-    """What `study run` is given to find the same recipe, runs and strands."""
+    """Return the arguments with which `study run` finds the same recipe, runs and strands."""
     where = f"--out {quote(str(place))}" if place != RESULTS else ""
     return " ".join(filter(None, [quote(asked), where, *(f"--strand {quote(one)}" for one in strands or ())]))
 

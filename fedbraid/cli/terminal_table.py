@@ -37,14 +37,14 @@ def word_table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int)
 def _paragraph(titles: Sequence[str], row: Sequence[str]) -> RenderableType:
     """A row below one another; words that are wider than the terminal are folded."""
     name, *values = row
-    told = [f"{title}: {value}" for title, value in zip(titles[1:], values, strict=True) if value]
+    lines = [f"{title}: {value}" for title, value in zip(titles[1:], values, strict=True) if value]
     return Group(
-        Text(name, "bold", overflow="fold"), Padding(Text("\n".join(told), overflow="fold"), (0, 0, 0, PADDING))
+        Text(name, "bold", overflow="fold"), Padding(Text("\n".join(lines), overflow="fold"), (0, 0, 0, PADDING))
     )
 
 
 def shared(room: int, least: Sequence[int], most: Sequence[int]) -> list[int]:
-    """How wide columns are that need `least` and have a use for `most`: what is left goes to the narrowest."""
+    """Return the widths of columns that need `least` and can use `most`; what is left goes to the narrowest."""
     widths = [*least]
     while sum(widths) < room and (growing := [k for k, wide in enumerate(widths) if wide < most[k]]):
         widths[min(growing, key=widths.__getitem__)] += 1

@@ -1,4 +1,4 @@
-"""Settings that are given must be heard."""
+"""Settings without effect are refused."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def refuse_inert(runs: Sequence[tuple[Config, Chain]], beside: Sequence[tuple[Co
     was recorded with the others. A value that gives way to another setting is no mistake, but to vary it is one.
     """
     several = len(runs) + len(beside) > 1
-    heard = {option.given for run in (*runs, *beside) for _, option in _conditional(*run) if not option.complaint}
+    effective = {option.given for run in (*runs, *beside) for _, option in _conditional(*run) if not option.complaint}
     for config, chain in runs:
         for complaint in chain.inert:
             raise UserError(complaint)
         for table, option in _conditional(config, chain):
             if option.gives_way:
-                refused = several and _is_varied(f"{table}{option.name}", config) and option.given not in heard
+                refused = several and _is_varied(f"{table}{option.name}", config) and option.given not in effective
             elif {f"{table}{other}" for other in option.others} & {*config.varied}:
-                refused = several and option.given not in heard
+                refused = several and option.given not in effective
             else:
                 refused = True
             if option.complaint and refused:
@@ -35,7 +35,7 @@ def refuse_inert(runs: Sequence[tuple[Config, Chain]], beside: Sequence[tuple[Co
 
 
 def _is_varied(key: str, config: Config) -> bool:
-    """Whether a setting is varied, or the table that it is in."""
+    """Return whether a setting is varied, or the table that it is in."""
     return any(f"{key}.".startswith(f"{varied}.") for varied in config.varied)
 
 
@@ -45,7 +45,7 @@ def _conditional(config: Config, chain: Chain) -> Iterator[tuple[str, Conditiona
 
 
 def _owners(config: Config, chain: Chain) -> Iterator[tuple[str, str, Any]]:
-    """What has options, with what stands before an option's name: in the configuration, and in a sentence."""
+    """Yield all owners of options, with the prefix of their options in the configuration and in a sentence."""
     for strand in chain:
         yield f"strands.{strand.name}.", f"{strand.name}'s ", strand
     yield "optimizer.", "optimizer.", optimizer_of(config)

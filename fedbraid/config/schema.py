@@ -62,7 +62,7 @@ class OptimizerConfig(Named):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Who takes part in a round."""
+    """Sampling of the clients of a round."""
 
     scheme: Literal["fixed", "by_size", "bernoulli", "listed"] = "fixed"
     clients: int = default(0, beside=("scheme=fixed", "scheme=by_size", "scheme=listed"))  # a round; 0 = everybody
@@ -108,7 +108,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When and what is evaluated."""
+    """Evaluation: how often, and of what."""
 
     every: int = 1  # rounds; the last one is always evaluated
     model: Literal["server", "cohort"] = "server"  # what the server hands out, or the mean of the round's models
@@ -132,7 +132,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Where and how clients are trained. None of it changes a result beyond rounding."""
+    """The engine that trains clients, and its device. None of it changes a result beyond rounding."""
 
     kind: Literal["auto", "stack", "loop", "compiled", "ray"] = "auto"
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
@@ -153,7 +153,7 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class Saving:
-    """What is written while a run goes on."""
+    """Checkpoints of a run."""
 
     every: int = 10  # rounds between checkpoints
     clients_on_disk: bool = False  # keep clients' states on disk instead of in memory
@@ -161,7 +161,7 @@ class Saving:
 
 @dataclass(frozen=True)
 class Analysing:
-    """When the analyses of a run look."""
+    """How often the analyses of a run look."""
 
     every: int = 10  # rounds; they always look at the last one
 
@@ -192,7 +192,7 @@ class Config:
 
     @property
     def called(self) -> str:
-        """What it is called in tables and pictures."""
+        """The run's label in tables and pictures."""
         values = flat(to_dict(self)) if self.varied else {}
         return named(self.method, {key: values[key] for key in self.varied if key in values})
 
@@ -343,7 +343,7 @@ def optimizer_of(config: Config) -> Optimizer:
 
 
 def _check_rates(optimizer: Optimizer, config: Config) -> None:
-    """That the schedule is whole, and the learning rate does not outgrow float32 in the course of the run."""
+    """Refuse an incomplete schedule, and a learning rate that outgrows float32 in the course of the run."""
     config.schedule.check(config.rounds)
     steps = [m for m in config.schedule.milestones if m < config.rounds] if config.schedule.shape == "step" else []
     growing = {

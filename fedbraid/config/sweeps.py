@@ -19,7 +19,7 @@ ELSEWHERE = {
     "evaluate.target": "a comparison has one target",
     "varied": "it follows from the others",
 }
-"""What is told apart by other means."""
+"""Settings that a comparison varies by other means."""
 
 
 def listed(vary: Values | None) -> dict[str, list[Any]]:
@@ -43,8 +43,8 @@ def listed(vary: Values | None) -> dict[str, list[Any]]:
 def variants(vary: Values, chain: Chain) -> list[dict[str, Any]]:
     """Each combination of values, by dotted key. Hyper-parameters of strands that the method lacks are left out."""
     mine = {s.name for s in chain}
-    heard = {key: values for key, values in vary.items() if (name := strand_of(key)) is None or name in mine}
-    return [dict(zip(heard, chosen, strict=True)) for chosen in product(*heard.values())]
+    varied_in = {key: values for key, values in vary.items() if (name := strand_of(key)) is None or name in mine}
+    return [dict(zip(varied_in, chosen, strict=True)) for chosen in product(*varied_in.values())]
 
 
 def strand_of(key: str) -> str | None:
@@ -62,7 +62,7 @@ def varied(config: Config, variant: Mapping[str, Any]) -> Config:
 
 
 def check_varied(variant: Mapping[str, Any], chain: Chain, settled: Sequence[str]) -> None:
-    """Whether the run that is asked for has these values: a number in the method's own words would win over them."""
+    """Refuse values that the run would not have: a number in the method string takes precedence."""
     strands = {s.name: s for s in chain}
     for key, value in variant.items():
         table, name, last = key.partition(".")[0], strand_of(key), key.rpartition(".")[2]

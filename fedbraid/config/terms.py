@@ -1,4 +1,4 @@
-"""What people write in one line: `prox(mu=0.1)+disco` to names with their settings."""
+"""Parser of terms in one line: `prox(mu=0.1)+disco` to names with their settings."""
 
 from __future__ import annotations
 

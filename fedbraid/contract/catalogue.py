@@ -1,4 +1,4 @@
-"""What there is to choose from: methods and strands, with papers, hyper-parameters, cost and source."""
+"""Catalogue of methods and strands, with papers, hyper-parameters, cost and source."""
 
 from __future__ import annotations
 

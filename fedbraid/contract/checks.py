@@ -44,7 +44,7 @@ SIZES = (1, 3, 7, 12, 20, 33)
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one law."""
+    """Outcome of one law."""
 
     law: str
     verdict: Literal["passed", "failed", "not applicable"]
@@ -60,7 +60,7 @@ class NotApplicable(Exception):
 
 
 def check_strand(subject: Strand | Chain | type[Strand], *, raises: bool = True) -> list[Result]:
-    """Test a strand (or a chain) against every law; raises on the first that is broken unless told otherwise."""
+    """Test a strand (or a chain) against every law; raises on the first broken one, unless `raises` is False."""
     strand = subject() if isinstance(subject, type) else subject
     chain = strand if isinstance(strand, Chain) else Chain((strand,))
     results = []

@@ -29,16 +29,16 @@ WAYS = "--missing mean puts the mean of the training rows there, --missing drop 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a table is read."""
+    """Rules for reading a table."""
 
-    label: str = ""  # the column of what is to be told, if it is there
+    label: str = ""  # the label column, if it is there
     text: str = ""  # the column of texts
     missing: str = "refuse"  # empty cells: refuse, mean or drop
 
 
 @dataclass(frozen=True, eq=False)
 class Unseen:
-    """Samples, what each is called, and what is to be told of each where that is known."""
+    """Samples, the name of each, and its label where that is known."""
 
     x: Array
     names: tuple[str, ...]
@@ -58,7 +58,7 @@ def unseen(given: str | PathLike[str] | Array, inputs: Inputs, how: Reading) -> 
     if kind == "npz":
         held = read_npz(path, ["x", "y"])
         if "x" not in held:
-            raise UserError(f"{path} must hold x, the samples, and perhaps y, what is to be told of them")
+            raise UserError(f"{path} must hold x, the samples, and perhaps y, their labels")
         return _of_array(str(path), samples_of(path, "x", held["x"]), held.get("y"), inputs)
     if kind == "folder":
         return _images(path, inputs)
@@ -138,7 +138,7 @@ def _images(folder: Path, inputs: Inputs) -> Unseen:
 
 
 def _told(cell: object) -> str | None:
-    """What is to be told; a class may well be called "none"."""
+    """Return the column to predict; a class may well be called "none"."""
     return None if cell is None or not str(cell).strip() else str(cell).strip()
 
 

@@ -38,7 +38,7 @@ MISSING = ("refuse", "mean", "drop")
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model tells of some samples."""
+    """Predictions of a model for some samples."""
 
     names: tuple[str, ...]  # of the samples: their lines in a table, their numbers or their files
     scores: Array  # [samples, classes] probabilities, or [samples] the numbers of a regression
@@ -55,7 +55,7 @@ class Predictions:
     @property
     def known(self) -> list[int]:
         """The samples of which somebody says what they should be."""
-        return [k for k, told in enumerate(self.truth) if told is not None]
+        return [k for k, known in enumerate(self.truth) if known is not None]
 
     @property
     def accuracy(self) -> float | None:
@@ -97,10 +97,10 @@ class Trained:
         missing: str = "",
         scaled_as: str | PathLike[str] = "",
     ) -> Predictions:
-        """What the model tells of a CSV, Parquet or .npz file, of a folder of images, or of an array.
+        """Predict the samples of a CSV, Parquet or .npz file, of a folder of images, or of an array.
 
         Columns go by their names, and samples are normalised as those that the model was trained on. `label` is the
-        column of what is to be told, the run's own if it is not named; it may be absent. Empty cells are refused
+        label column, the run's own if it is not named; it may be absent. Empty cells are refused
         unless `missing` is "mean" or "drop". Where each client normalised with numbers of its own, `scaled_as` names
         the training data of the one whose samples these are.
         """
@@ -118,7 +118,7 @@ class Trained:
         return Predictions(here.names, scores, classes, here.truth)
 
     def _scaled_as(self, file: str | PathLike[str], label: str) -> Inputs:
-        """What the model takes, with the mean and the deviation of a client's own training data if need be."""
+        """Return the model's inputs, with the mean and deviation of a client's own training data where needed."""
         taken = self.inputs
         if taken.tokens or (taken.mean and not file):
             return taken
@@ -185,10 +185,10 @@ def trained(
 def _numbers(truth: Truth) -> Truth:
     """The targets of a regression; what is no number is not known."""
 
-    def is_number(told: str | None) -> bool:
+    def is_number(known: str | None) -> bool:
         try:
-            return told is not None and np.isfinite(float(told))
+            return known is not None and np.isfinite(float(known))
         except ValueError:
             return False
 
-    return tuple(told if is_number(told) else None for told in truth)
+    return tuple(known if is_number(known) else None for known in truth)

@@ -24,7 +24,7 @@ def spent(noise: float, releases: int, delta: float = DELTA, drawn: Drawn | None
     return accounting.spent(noise, releases, delta, drawn)
 
 
-def told(epsilon: float | None) -> str:
+def epsilon_text(epsilon: float | None) -> str:
     """Format ε, rounded up so that it is never understated. None is JSON's infinity."""
     return "no bound" if epsilon is None or epsilon > MOST else f"{ceil(100 * epsilon) / 100:.2f}"
 

@@ -93,7 +93,7 @@ def _about_privacy(records: Sequence[RunRecord]) -> list[str]:
         for strand in dict.fromkeys(name for each in last for name in each):
             spent = [each[strand] for each in last if strand in each]
             most = max(spent, key=lambda one: inf if one["epsilon"] is None else one["epsilon"])
-            epsilon = f"epsilon {privacy.told(most['epsilon'])} at delta {most['delta']:g}"
+            epsilon = f"epsilon {privacy.epsilon_text(most['epsilon'])} at delta {most['delta']:g}"
             told.append(f"{printable(label)} has {epsilon} of a {most['of']}")
     return [f"Privacy: {'; '.join(told)}."] if told else []
 

@@ -53,7 +53,7 @@ class Segment:
 
 
 class ClientStore:
-    """What strands keep on clients. `blank` is the state of a client that was never sampled.
+    """States that strands keep on clients. `blank` is the state of a client that was never sampled.
 
     Several may write to one directory, each with a `mark` of its own in its files' names.
     """
@@ -192,7 +192,7 @@ class ClientStore:
             with opened_tensors(self._file(name)) as file:
                 numbers = file.get_tensor(IDS)
                 if CHECKS in list(file.keys()) and not torch.equal(file.get_tensor(CHECKS) >> 32, numbers):
-                    raise damaged(self._file(name), "it is not told whose states these are")
+                    raise damaged(self._file(name), "the clients of its states are missing")
                 clients = numbers.tolist()
             rows = [(row, client) for row, client in enumerate(clients) if only is None or client in only]
             if not rows:
@@ -209,7 +209,7 @@ def _flat(state: Kept) -> Tree:
 
 
 def _checks(clients: Sequence[int], states: Tree) -> list[int]:
-    """What tells whether rows of states are as they were, for each client."""
+    """Return a checksum of each client's row of states."""
     sums = [0] * len(clients)
     for key in sorted(states):
         rows = states[key].contiguous()[..., None].view(torch.uint8).numpy()

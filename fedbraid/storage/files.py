@@ -111,7 +111,7 @@ def damaged(path: Path, why: object) -> UserError:
 
 
 def checksum(path: Path) -> int:
-    """By which a file can be told from one that has changed."""
+    """Return a checksum that differs for a file that has changed."""
     total = 0
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""Which engine trains a federation on a CPU: short trials on its own clients, remembered on disk.
+"""Choice of the engine on a CPU: short trials on the run's own clients, remembered on disk.
 
 A trial trains clients of the first round and throws the result away. Local training is compiled for a trial where the
 run is long enough to pay for that.
@@ -72,7 +72,7 @@ class FirstRound:
 
 @dataclass(frozen=True)
 class Seconds:
-    """What each engine takes for one client's local step, on average over a round; None: not tried or not possible."""
+    """Seconds of one client's local step by engine, on average over a round; None: not tried or not possible."""
 
     loop: float
     stack: float | None = None
@@ -177,7 +177,7 @@ class _Untouched:
         return self.store.read(ids)
 
     def write(self, ids: Sequence[int], kept: dict[str, Tree]) -> None:
-        """What a trial makes of a client is forgotten."""
+        """Forget the states that a trial leaves."""
 
 
 def _timed(engine: Local, job: Job) -> float:

@@ -1,4 +1,4 @@
-"""How good a model is: on test or validation samples, class by class and client by client."""
+"""Evaluation of a model on test or validation samples, class by class and client by client."""
 
 from __future__ import annotations
 

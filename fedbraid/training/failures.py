@@ -1,4 +1,4 @@
-"""What went wrong, as a sentence: above all in a hook of a user's strand, which one, where, and what to do about it."""
+"""Errors as sentences: above all those in a hook of a user's strand, with its name, its place and a remedy."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ KNOWN = {*HOOKS, *EARLIER}
 
 
 def sentence(error: Exception) -> str | None:
-    """What a user is told of an error that is no defect of FedBraid's; None where it may be one."""
+    """Return the message for an error that is no defect of FedBraid; None where it may be one."""
     if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
-        return f"this needs more memory than there is: {(str(error) or 'no more is told').splitlines()[0]}"
+        return f"this needs more memory than there is: {(str(error) or 'no further message').splitlines()[0]}"
     if isinstance(error, OSError | SafetensorError):
         return str(error)
     return in_hook(error) or (str(error) if isinstance(error, UserError) else None)
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether numpy, torch on a CPU or torch on a GPU could not have the memory they wanted."""
-    told = str(error)
-    return isinstance(error, MemoryError) or "can't allocate memory" in told or "CUDA out of memory" in told
+    """Return whether numpy, or torch on a CPU or a GPU, ran out of memory."""
+    message = str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in message or "CUDA out of memory" in message
 
 
 def in_hook(error: BaseException) -> str | None:
@@ -53,7 +53,7 @@ def in_hook(error: BaseException) -> str | None:
 
 
 def _said(error: BaseException, hook: str, strand: str) -> str:
-    said = str(error).strip().splitlines()[0] if str(error).strip() else "no more is told"
+    said = str(error).strip().splitlines()[0] if str(error).strip() else "no further message"
     if isinstance(error, UserError):
         return said
     if isinstance(error, KeyError):

@@ -50,7 +50,7 @@ MOST_LISTED = 1000
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Where a round stands: at a job for its clients, or (None) at its end, with a line for the log."""
+    """State of a round: at a job for its clients, or (None) at its end, with a line for the log."""
 
     training: Training
     job: Job | None
@@ -114,13 +114,13 @@ class Federation(ABC):
     @property
     @abstractmethod
     def inputs(self) -> Inputs:
-        """What the trained model takes."""
+        """The inputs that the trained model takes."""
 
     @abstractmethod
     def scored(self) -> Line:
-        """How good the model is that is handed out: accuracy, loss and per-class accuracy at least."""
+        """Evaluate the deployed model: accuracy, loss and per-class accuracy at least."""
 
-    # --- what is told of clients
+    # --- privacy
 
     def secret(self) -> int:
         """Mixed into noise that hides clients' data. A simulation hides nothing from who knows its seed."""
@@ -132,12 +132,12 @@ class Federation(ABC):
 
     @property
     def released(self) -> int:
-        """How many models were handed out after training, each a release of what clients told."""
+        """The number of models handed out after training, each a release of clients' data."""
         return self.server.round
 
     @property
     def drawn(self) -> Drawn | None:
-        """How cohorts are drawn, where those who see the models do not know who was in them."""
+        """The sampling of cohorts, where those who see the models do not know who was in them."""
         return privacy.drawn(self.config.sampling, self.setup.population, self.chain)
 
     # --- rounds
@@ -153,7 +153,7 @@ class Federation(ABC):
 
     @property
     def watched(self) -> bool:
-        """Whether analyses look at the round that was the last one to end."""
+        """Return whether analyses look at the round that ended last."""
         return bool(self.watches) and (self.finished or self.server.round % self.config.analysis.every == 0)
 
     def advance(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Federation(ABC):
         return line
 
     def threads(self) -> AbstractContextManager[None]:
-        """How many threads there are while clients train."""
+        """Set the number of threads while clients train."""
         return one_thread() if self.server.w.device.type == "cpu" else nullcontext()
 
     def training(self) -> Training:
@@ -205,7 +205,7 @@ class Federation(ABC):
             if following is None:
                 break
             job = following
-        told = privacy.report(self.chain, self.release(), self.drawn)
+        privacy_numbers = privacy.report(self.chain, self.release(), self.drawn)
         w, place, shared = self.server.w, self.server.round, self.server.shared
         sums = [replies.each(key).sum() for key in FOR_THE_LOG] if replies is not None else [w.new_zeros(())] * 2
         totals = HostCopy(torch.stack([*w.aminmax(), *sums, *shared.values()]))
@@ -234,7 +234,7 @@ class Federation(ABC):
                 "bytes_up": up,
                 "forward_samples": work.forward,
                 "backward_samples": work.backward,
-                **told,
+                **privacy_numbers,
                 **analysed,
             }
 
@@ -259,7 +259,7 @@ class Federation(ABC):
         return module
 
     def plan_ahead(self) -> None:
-        """What can be done for the next round while this one is under way."""
+        """Prepare the next round while this one is under way."""
         if coming := self.coming():
             self.engine.prepare(*coming)
 
@@ -269,7 +269,7 @@ class Federation(ABC):
         return self.trainees(place) if place < self.config.rounds else None
 
     def trainees(self, place: int) -> tuple[int, int, list[int]]:
-        """A round as engines are told of it: its seed, its number and who trains in it."""
+        """Return a round as engines take it: its seed, its number and the clients that train in it."""
         cohort = self.cohort(place)
         return self.config.seed, place, cohort.ids[self._arriving(place, len(cohort))].tolist()
 
@@ -278,7 +278,7 @@ class Federation(ABC):
         return sampling.arriving(clients, self.config.sampling.dropout, seed=self.config.seed, round=place)
 
     def cohort(self, place: int | None = None) -> Cohort:
-        """Those who take part in the round of this number, or in the next one, with what is known of them."""
+        """Return the cohort of the round of this number, or of the next one."""
         place = self.server.round if place is None else place
         return self._cohort.of(place, lambda: self._made_cohort(place))
 

@@ -55,8 +55,8 @@ def load(
     network = _network(config, directory, objects, dataset, chain)
     rounds = directory.rounds()
     summary = summarise(rounds, config.evaluate.target or None)
-    told = directory.summary()
-    summary |= {key: told[key] for key in told.keys() - summary.keys()}  # what only the run itself could know
+    recorded = directory.summary()
+    summary |= {key: recorded[key] for key in recorded.keys() - summary.keys()}  # what only the run itself could know
     counts = _label_counts(config, directory, objects, dataset, network)
     module = trained_module(network, directory)
     return Run(config, rounds, summary, counts, module, directory.path, chain.averaging)

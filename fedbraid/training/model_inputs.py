@@ -1,4 +1,4 @@
-"""What a trained model takes, and what its answers mean: all that must be known to use it on other data."""
+"""Inputs and outputs of a trained model: all that must be known to use it on other data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Inputs:
     def read(values: Mapping[str, Any]) -> Inputs:
         return structured({key: value for key, value in values.items() if key != "about"}, Inputs, "")
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As it is written, with a word for whoever reads it."""
         values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
         return {"about": self.about} | values

@@ -65,7 +65,7 @@ def unchanged(still: Mapping[str, Tensor], module: nn.Module) -> set[str]:
 
 
 def check_named(config: Config, own: models.Own) -> None:
-    """That settings do not ask for another network than the one that was brought along."""
+    """Refuse settings that name another network than the supplied one."""
     asked, name = config.model.name, models.name_of(own)
     if "model.name" in config.varied or asked not in (ModelConfig.name, name):
         raise UserError(f"model.name={asked}, but the network was given: {name}; leave out one of the two")
@@ -79,7 +79,7 @@ def altered(module: nn.Module, chain: Chain) -> nn.Module:
 
 
 def _tried(module: nn.Module, config: Config, dataset: Dataset) -> nn.Module:
-    """A network that was brought along, once it is known what it returns and with which weights it computes."""
+    """Return the supplied network, after a trial of what it returns and of the weights it computes with."""
     dtype, one = getattr(torch, config.engine.dtype), Split(dataset.train.x[:1], dataset.train.y[:1])
     samples = Samples.of(dataset, one, dtype, device_of(config.engine.device))
     x = _first_twice(samples)
@@ -93,7 +93,7 @@ def _tried(module: nn.Module, config: Config, dataset: Dataset) -> nn.Module:
 
 
 def check_network(model: Model, samples: Samples, dataset: Dataset) -> None:
-    """That the network takes the samples and answers as it should, before the first round."""
+    """Refuse, before the first round, a network that does not take the samples or answers in another shape."""
     x = _first_twice(samples)
     with _taking(samples, dataset):
         refuse_random_outputs(model, x)
@@ -116,7 +116,7 @@ def _first_twice(samples: Samples) -> Tensor:
 
 @contextmanager
 def _taking(samples: Samples, dataset: Dataset) -> Iterator[None]:
-    """While the network is tried on samples: what goes wrong in it is told in a sentence."""
+    """Turn errors of the network, while it is tried on samples, into UserErrors."""
     try:
         yield
     except (UserError, MemoryError):

@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def remarks(self) -> list[str]:
-        """What is to be said beside the table: which methods are not in it, or not with every seed, and why."""
+        """Remarks beside the table: methods that are missing, or lack a seed, and why."""
         seeds: dict[tuple[str, str], list[int]] = {}
         for failure in self.failed:
             seeds.setdefault((failure.label, failure.reason), []).append(failure.seed)
@@ -103,7 +103,7 @@ class Comparison:
 
 
 def environment() -> dict[str, str]:
-    """Where results come from."""
+    """Return versions, machine and GPU that results come from."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
         "fedbraid": __version__,

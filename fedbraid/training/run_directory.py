@@ -5,7 +5,7 @@
     summary.json           the numbers of a run that is over, finished or stopped
     model.safetensors      the trained model, by parameter name
     inputs.json            what that model takes: columns, mean and deviation, classes
-    initial.safetensors    the model that it began with, where the network was brought along: no seed makes it again
+    initial.safetensors    the model that it began with, of a network that the user supplied: no seed makes it again
     checkpoint/            the server's and the clients' state after some round, and the length of rounds.jsonl then
 
 `checkpoint.json` is the commit point: it names the files that belong together and is replaced in one step. What a
@@ -73,12 +73,12 @@ class RunDirectory:
 
     @property
     def complete(self) -> bool:
-        """Whether everything is there that is written of a finished run."""
+        """Return whether all files of a finished run exist."""
         return all((self.path / file).exists() for file in ("summary.json", inputs.FILE))
 
     @property
     def over(self) -> bool:
-        """Whether the run's numbers and its model are written."""
+        """Return whether the run's summary and its model are written."""
         return (self.path / "summary.json").exists()
 
     @property
@@ -121,7 +121,7 @@ class RunDirectory:
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def check_vacant(self) -> None:
-        """Where no run was begun there is nothing of one that would be written over."""
+        """Refuse a directory with files of a run whose config.toml is missing."""
         for file in (self.log, self.states / CHECKPOINT):
             if file.exists():
                 raise UserError(
@@ -267,7 +267,7 @@ class RunDirectory:
         return saved
 
     def _check_unsaved(self) -> None:
-        """That there is no checkpoint because there was none yet, and not because it was lost."""
+        """Refuse a run whose checkpoint was lost; a run without one so far is fine."""
         done = len(self.rounds())
         if done > self.config().save.every or self.over:
             raise UserError(
@@ -296,7 +296,7 @@ class RunDirectory:
         w, buffers = simulation.deployed()
         model = simulation.model
         save_tensors(self.model, model.constants | model.layout.views(w) | model.buffers.views(buffers))
-        write_json(self.path / inputs.FILE, simulation.inputs.told())
+        write_json(self.path / inputs.FILE, simulation.inputs.to_json())
         write_json(self.path / "summary.json", _strict(summary))
 
     @contextmanager

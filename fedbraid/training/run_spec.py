@@ -33,7 +33,7 @@ class RunSpec:
 
     @property
     def started(self) -> bool:
-        """Whether its directory holds this run already, begun with settings that were allowed then."""
+        """Return whether its directory holds this run already, begun with settings that were allowed then."""
         return self.directory is not None and self.directory.started
 
     @property

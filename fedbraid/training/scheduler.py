@@ -34,7 +34,7 @@ def _never() -> bool:
 
 @dataclass(frozen=True)
 class Listener:
-    """What the caller of `train_runs` wants to hear of, and when it wants to stop. Runs go by their index."""
+    """Callbacks of the caller of `train_runs`. Runs go by their index."""
 
     on_round: OnRound | None = None
     """Called after each round with its line of the log and the run's configuration. What it raises ends everything."""

@@ -38,7 +38,7 @@ class SharedStack:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether the next round can be started before the last one's lines are read."""
+        """Return whether the next round can be launched before the last one's lines are read."""
         return self.simulations[0].server.w.device.type == "cuda"
 
     @property

@@ -1,4 +1,4 @@
-"""A federation put together from its configuration."""
+"""Simulation: a federation whose clients' data are all here, built from a RunSpec."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _engine_and_store(
 
 
 def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, population: int) -> Setup:
-    """What is known before the first round, once the network is known to take the clients' samples."""
+    """Return what strands know before the first round; refuse a network that does not take the clients' samples."""
     samples, sampling = clients.samples, config.sampling
     check_network(model, samples, dataset)
     w, buffers = model.initial(samples.dtype, samples.x.device)
@@ -246,18 +246,18 @@ def _check_room(config: Config, chain: Chain, setup: Setup, kind: EngineKind) ->
 
 
 def _same_place(beside: Simulation, config: Config, dataset: Dataset) -> bool:
-    """Whether the data that another federation has on the device are this one's too."""
+    """Return whether another simulation has the same data on the same device."""
     here, there = ((c.engine.device, c.engine.dtype, c.augment) for c in (config, beside.config))
     return beside.dataset is dataset and here == there
 
 
 def partition_of(config: Config, dataset: Dataset) -> Partition:
-    """Who holds what under this configuration."""
+    """Partition the data set as the configuration says."""
     part = config.partition
     clients = part.clients or (None if part.name in KNOW_THEIR_CLIENTS else CLIENTS)
     return data.make_partition(dataset, part.name, clients, config.seed, **part.options)
 
 
 def divided_by(config: Config, dataset: Dataset, partition: Partition) -> Divided:
-    """What is trained on under this configuration, and what is held out of it."""
+    """Divide a partition into samples to train on and samples to validate on."""
     return divided(partition, dataset.train.y, config.evaluate.validation, config.seed)

@@ -77,5 +77,5 @@ def _loaded(kind: str, place: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def _is_taken(name: str) -> bool:
-    """Whether a module of this name was imported by others."""
+    """Return whether other code imported a module of this name."""
     return name in sys.modules and not hasattr(sys.modules[name], OWN)

@@ -37,7 +37,7 @@ class TrainedRound:
 
     @cached_property
     def job(self) -> Job:
-        """What those who came back were asked to do."""
+        """The job of the clients that came back."""
         return self.asked if self.replies.came is None else self.asked.only(self.replies.came)
 
     @property
@@ -154,7 +154,7 @@ def find_watches(names: Sequence[str]) -> tuple[Watch, ...]:
 
 
 def of_trained(watches: Sequence[Watch], round: TrainedRound) -> dict[str, Any]:
-    """What the log says of a round's training, as `name.quantity`."""
+    """Return the analyses' numbers of a round's training, as `name.quantity`."""
     return {
         f"{watch.name}.{key}": value
         for watch in watches
@@ -164,7 +164,7 @@ def of_trained(watches: Sequence[Watch], round: TrainedRound) -> dict[str, Any]:
 
 
 def of_scored(watches: Sequence[Watch], round: Scored) -> dict[str, Any]:
-    """What the log says of a round's evaluation, as `name.quantity`."""
+    """Return the analyses' numbers of a round's evaluation, as `name.quantity`."""
     return {
         f"{watch.name}.{key}": value for watch in watches if watch.scored for key, value in watch.scored(round).items()
     }

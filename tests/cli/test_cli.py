@@ -291,7 +291,7 @@ MISTAKES = [
     (("run", "-m", "fedprox(mu=1e39)"), "prox's mu must be finite in float32"),
     (("run", "--set", "schedule.shape=cosine", "--set", "schedule.warmup=30"), "leaves no round of 30"),
     (("check", "nope"), "no method is called 'nope'"),
-    (("privacy", "--rounds", "3"), "give --noise to be told epsilon, or --epsilon"),
+    (("privacy", "--rounds", "3"), "give --noise to compute epsilon, or --epsilon"),
     (("privacy", "--rounds", "3", "--noise", "0"), "above 0"),
     (("privacy", "--rounds", "3", "--noise", "nan"), "above 0"),
     (("privacy", "--rounds", "3", "--noise", "1", "--dropout", "0.5"), "give --cohort or --rate too"),

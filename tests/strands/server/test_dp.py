@@ -157,10 +157,10 @@ def test_a_comparison_says_what_each_spent():
     data, partition = toy()
     done = fb.compare("uniform", "dp(noise=2.0, clip=0.5)", data=data, partition=partition, rounds=2, seeds=2)
     (said,) = [line for line in caveats(done.records) if line.startswith("Privacy: ")]
-    spent = privacy.told(privacy.spent(2.0, 2))
+    spent = privacy.epsilon_text(privacy.spent(2.0, 2))
     assert said == f"Privacy: dp(noise=2.0, clip=0.5) has epsilon {spent} at delta 1e-05 of a client."
-    assert privacy.told(None) == privacy.told(float("inf")) == "no bound"
-    assert privacy.told(6.4501) == "6.46"
+    assert privacy.epsilon_text(None) == privacy.epsilon_text(float("inf")) == "no bound"
+    assert privacy.epsilon_text(6.4501) == "6.46"
 
 
 def test_epsilon_is_in_each_line_and_in_the_summary(tmp_path):
