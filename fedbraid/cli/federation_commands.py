@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -105,6 +106,12 @@ def serve(
     min_clients: Quorum = 0,
     seconds: Annotated[float, typer.Option(min=1, help="How long a client has to answer.")] = 600,
     secure: SecureSums = False,
+    max_samples: Annotated[int, typer.Option(min=1, help="Samples that one client can have.")] = 10**9,
+    max_share: Annotated[float, typer.Option(help="Share of all training samples that one client can have.")] = 1.0,
+    on_outlier: Annotated[
+        str, typer.Option(help="What to do with an update much longer than the others: warn, clip or drop.")
+    ] = "warn",
+    outlier_factor: Annotated[float, typer.Option(help="Times the median's length that are much longer.")] = 10.0,
     most: Annotated[int, typer.Option("--max-answer", min=1, help="MB that an answer may have.")] = 1024,
     device: Device = None,
     data_dir: DataDir = None,
@@ -126,9 +133,11 @@ def serve(
     from fedbraid.deploy.federation_run import check_federation
     from fedbraid.deploy.process_settings import ServerSettings
     from fedbraid.deploy.server_process import run_server
+    from fedbraid.deploy.update_limits import OnOutlier, UpdateLimits
     from fedbraid.training.user_code import load_network, load_strands
 
     _check_security(key_folder, insecure, "server")
+    limits = UpdateLimits(max_samples, max_share, cast(OnOutlier, on_outlier), outlier_factor)
     roster = _roster(key_folder, client or [], clients)
     refuse_to_guess(place, resume)
     base = begun(place, resume, config)
@@ -146,6 +155,7 @@ def serve(
         min_clients=min_clients,
         seconds=seconds,
         secure=secure,
+        limits=asdict(limits),
         most=most * 10**6,
         data_dir=str(data_dir.resolve()) if data_dir else None,
         strands=[_absolute(place) for place in strand or ()],

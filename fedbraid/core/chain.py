@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, partial
+from math import inf
 from typing import Any, get_type_hints
 
 from fedbraid.core.constraints import TASK_LOSS, WEIGHTS, check_constraints
@@ -110,6 +111,16 @@ class Chain:
     def sum_only(self) -> frozenset[str]:
         """Uploads of which the server need see only sums over clients, by the names they have in replies."""
         return frozenset(f"{s.name}.{key}" for s in self.strands for key in s.constraints.sum_only)
+
+    @property
+    def within(self) -> dict[str, tuple[float, float]]:
+        """Least and most values of uploads, by the names they have in replies."""
+        return {f"{s.name}.{key}": range for s in self.strands for key, range in s.constraints.within.items()}
+
+    @property
+    def longest_update(self) -> float:
+        """Length of the longest update that an honest client can upload."""
+        return min((s.constraints.longest_update for s in self.strands), default=inf)
 
     def __iter__(self) -> Iterator[Strand]:
         return iter(self.strands)

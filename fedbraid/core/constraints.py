@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Set
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from fedbraid.core.optimizer import Optimizer, Sgd
@@ -48,6 +49,10 @@ class Constraints:
     """What only one strand of a chain may do, as words that follow "both"."""
     sum_only: Set[str] = frozenset()
     """Uploads that the server uses only as sums in which every client counts the same, so that it need not see them."""
+    within: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Least and most value that an honest client's upload can have, by name; a server refuses others."""
+    longest_update: float = math.inf
+    """Length of the longest update that an honest client can upload; a server that sees updates refuses longer ones."""
     first_in: Set[str] = frozenset()
     """Hooks in which the strand acts before the others, wherever it is listed."""
     last_in: Set[str] = frozenset()

@@ -94,7 +94,7 @@ def assemble(
     )
     store = ClientStore(nothing_counted(), states)
     quorum = 0 if "fixed cohort" in chain.needs else waiting.min_clients
-    post = RemoteEngine(channel, due, model.frozen, store, quorum)
+    post = RemoteEngine(channel, due, model.frozen, store, quorum, within=chain.within, longest=chain.longest_update)
     if policy:
         post = replace(post, hidden=hidden(chain), policy=policy, plain=plain)
     if dataset:

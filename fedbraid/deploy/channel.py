@@ -104,6 +104,8 @@ class Channel:
         counts, refused, _ = self._asked(messages, NO_ROUND, {}, _counts)
         for name, (samples, tests) in counts.items():
             try:
+                for count in (samples, *tests.values()):
+                    self.membership.check_count(count)
                 self.membership.note(name, samples)
                 self.ready[name] = tests
                 self.rejected.pop(name, None)

@@ -15,6 +15,7 @@ from fedbraid.deploy.membership import Membership
 from fedbraid.deploy.remote_federation import RemoteFederation, WaitPolicy
 from fedbraid.deploy.secure_policy import BOUND, SecurePolicy
 from fedbraid.deploy.transport import InProcess, Transport
+from fedbraid.deploy.update_limits import UpdateLimits
 from fedbraid.engines.device import device_of
 from fedbraid.training.results import Run
 from fedbraid.training.run_directory import RunDirectory
@@ -41,6 +42,7 @@ def conduct(
     bound: float = BOUND,
     threshold: int = 0,
     verify: Callable[[str, bytes, bytes], bool] | None = None,
+    limits: UpdateLimits | None = None,
 ) -> Run:
     """Train a federation whose clients are the names of the roster; a client's number is its place there.
 
@@ -51,12 +53,13 @@ def conduct(
 
     With `secure` the server learns models, and what strands use as plain sums, only as sums over clients, whose numbers
     are at most `bound` in size; `threshold` clients of a round can unmask its sum (0 = the smallest majority).
-    Where clients sign their keys, `verify` (`identity.PublicKeys`) finds those who do not.
+    Where clients sign their keys, `verify` (`identity.PublicKeys`) finds those who do not. `limits` bound what one
+    client can do to the model.
     """
     waiting = WaitPolicy(min_clients, seconds, tries, pause)
     policy = SecurePolicy(bound, threshold, verify) if secure else None
     objects = UserObjects(model=network, strands=tuple(own), data_dir=data_dir)
-    writer = _prepared(config, transport, roster, Path(out), resume, waiting, objects, policy)
+    writer = _prepared(config, transport, roster, Path(out), resume, waiting, objects, policy, limits)
     federation = writer.federation
     with writer.locked():
         writer.check(resume)
@@ -103,10 +106,13 @@ def _prepared(
     waiting: WaitPolicy,
     objects: UserObjects,
     policy: SecurePolicy | None,
+    limits: UpdateLimits | None = None,
 ) -> RunWriter[RemoteFederation]:
     """The federation and its directory, where everything fits together as far as the configuration says."""
     directory = RunDirectory(out)
-    membership = Membership(directory.path / "federation.json", tuple(roster), policy is not None)
+    membership = Membership(
+        directory.path / "federation.json", tuple(roster), policy is not None, limits or UpdateLimits()
+    )
     begun = resume and directory.started
     weights = directory.initial_weights() if begun and objects.model is not None else None
     if not directory.started:  # one that was goes on with settings that were allowed then

@@ -214,6 +214,7 @@ def serve(grid: Grid, context: Context) -> None:
     """Run the federation that the file named in the run's configuration describes."""
     from fedbraid.config.schema import from_dict
     from fedbraid.deploy.server_signature import ServerSigner
+    from fedbraid.deploy.update_limits import UpdateLimits
     from fedbraid.storage.files import write_json
     from fedbraid.training.user_code import load_network, load_strands
 
@@ -238,6 +239,7 @@ def serve(grid: Grid, context: Context) -> None:
                 network=load_network(settings.network),
                 secure=settings.secure,
                 verify=_verifier(names) if settings.secure else None,
+                limits=UpdateLimits(**settings.limits),
             )
             done.report(Path(settings.out))
             error = None

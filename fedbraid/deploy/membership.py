@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedbraid.deploy.messages import MessageRefused
+from fedbraid.deploy.update_limits import UpdateLimits
 from fedbraid.errors import UserError
 from fedbraid.storage.files import write_json
 
@@ -21,6 +22,7 @@ class Membership:
     file: Path
     roster: tuple[str, ...]
     secure: bool = False  # whether sums are all that the server learns of what clients let it add up
+    limits: UpdateLimits = field(default_factory=UpdateLimits)
     run: str = ""  # the run's digest
     sizes: dict[str, int] = field(default_factory=dict)  # training samples of those who have ever come
     mean: float = 0.0  # samples of those who were there when the run began, on average
@@ -47,8 +49,15 @@ class Membership:
         self.run, self.sizes, self.mean, self.width = held["run"], held["sizes"], held["mean"], held["width"]
         self.released = held.get("released", 0)
 
+    def check_count(self, samples: int) -> None:
+        """Refuse a number of samples that no client can have: one with all the weight would be the model."""
+        if samples > (most := self.limits.max_samples):
+            raise MessageRefused(f"it says that it has {samples:,} samples, and at most {most:,} are believed")
+
     def note(self, name: str, samples: int) -> None:
         """A client has come, and says how many training samples it has."""
+        if self.width and self._share(name, samples) > self.limits.max_share:  # else `begin` looks at all of them
+            raise MessageRefused(f"it would have {self._share(name, samples):.0%} of all training samples")
         known = self.sizes.get(name, samples)
         if samples != known:
             raise MessageRefused(f"it has {samples:,} training samples, and had {known:,} before in this run")
@@ -59,6 +68,12 @@ class Membership:
     def begin(self, batch: int) -> None:
         """Fix what clients are told of one another: their mean size, and how wide the widest batch is."""
         if not self.width:
+            for name, samples in self.sizes.items():
+                if (share := self._share(name, samples)) > self.limits.max_share:
+                    raise UserError(
+                        f"{name} says that it has {share:.0%} of all training samples, and max_share is "
+                        f"{self.limits.max_share:.0%}; allow more, or leave it out"
+                    )
             largest = max(self.sizes.values())
             self.mean, self.width = float(np.mean(list(self.sizes.values()))), min(batch or largest, largest)
             self._save()
@@ -72,6 +87,9 @@ class Membership:
     def known_sizes(self) -> np.ndarray:
         """[population] Who has not come yet counts as one of mean size, and is not asked."""
         return np.array([self.sizes.get(name, self.mean) for name in self.roster])
+
+    def _share(self, name: str, samples: int) -> float:
+        return samples / (samples + sum(size for other, size in self.sizes.items() if other != name))
 
     def _save(self) -> None:
         write_json(

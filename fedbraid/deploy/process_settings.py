@@ -42,6 +42,7 @@ class ServerSettings(ProcessSettings):
     min_clients: int = 0
     seconds: float = 600.0
     secure: bool = False
+    limits: dict[str, Any] = field(default_factory=dict)  # of `UpdateLimits`
     most: int = 2**30  # bytes of an answer
     data_dir: str | None = None
     strands: list[str] = field(default_factory=list)  # file.py:Class

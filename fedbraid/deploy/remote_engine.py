@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,11 +19,13 @@ from torch import Tensor
 from fedbraid.core.client_step import Work
 from fedbraid.core.round import Job, nothing
 from fedbraid.core.tree import PerClient, Tree, stack
+from fedbraid.core.update_checks import Ranges
 from fedbraid.deploy.channel import NO_ROUND, Channel
 from fedbraid.deploy.client_home import MessageRef
 from fedbraid.deploy.masked_replies import MaskedReplies
 from fedbraid.deploy.messages import Message, Shapes, digest
 from fedbraid.deploy.secure_policy import LEAST, RoundNotCounted, SecurePolicy, new_number
+from fedbraid.deploy.update_limits import find_outliers, refused
 from fedbraid.engines.replies import Stacked
 from fedbraid.storage.client_store import ClientStore
 
@@ -71,6 +74,8 @@ class RemoteEngine:
     quorum: int = 0  # answers without which a round does not count; 0 = everybody's
     hidden: frozenset[str] = frozenset()  # uploads that come as sums only
     policy: SecurePolicy = field(default_factory=SecurePolicy)
+    within: Ranges = field(default_factory=dict)  # least and most values of uploads
+    longest: float = inf  # length of an update
     plain: bool = False  # whether a round needs the plain sum of models beside the weighted one
     kind: Literal["auto"] = "auto"  # clients choose for themselves
     lost: dict[str, str] = field(default_factory=dict)  # by this round so far, and why
@@ -121,17 +126,47 @@ class RemoteEngine:
         number = new_number() if like else None
         positions = {name: position for position, name in enumerate(names) if name in here}
         messages, asked = self._questions(job, positions, number)
-        answers, refused = self.channel.ask(messages, job.round, shown, _uploads)
+        answers, reasons = self.channel.ask(messages, job.round, shown, _uploads)
+        reasons |= self._bad(job, positions, answers)
+        answers = {name: answer for name, answer in answers.items() if name not in reasons}
         needed = max(LEAST if like else 1, min(self.quorum or len(names), len(names)))
         uploads = {name: answer.tensors for name, (answer, _) in answers.items()}
         came = RoundAnswers(names, asked, uploads, sum((work for _, work in answers.values()), Work()), needed)
-        self._lose(job, {n: refused.get(n) or self.channel.why_not_here(n) for n in names if n not in answers})
+        self._lose(job, {n: reasons.get(n) or self.channel.why_not_here(n) for n in names if n not in answers})
         came.insist_on_enough(len(answers))
         if number is not None:
             came.session = self._open_session(
                 job, came, number, {name: answer.payload for name, (answer, _) in answers.items()}
             )
         return came
+
+    def _bad(self, job: Job, positions: Mapping[str, int], answers: dict[str, tuple[Message, Work]]) -> dict[str, str]:
+        """Return whose uploads are refused, and why; updates that stick out are logged, cut in `answers`, or refused.
+
+        It happens in the round in which they come, before anything is averaged: a bad update that goes into the model
+        would make the honest ones of the next round bad, and the log would blame those.
+        """
+        uploads = {name: answer.tensors for name, (answer, _) in answers.items()}
+        trained = {name: tree["model"] for name, tree in uploads.items() if "model" in tree}
+        starts = {name: self._start(job, positions[name]).to(trained[name]) for name in trained}
+        reasons = refused(uploads, starts, self.within, self.longest)
+        limits = self.channel.membership.limits
+        models = {name: model for name, model in trained.items() if name not in reasons}
+        for name, outlier in find_outliers(models, starts, limits.outlier_factor).items():
+            if limits.on_outlier == "drop":
+                reasons[name] = str(outlier)
+                continue
+            if limits.on_outlier == "clip":
+                answer, work = answers[name]
+                answers[name] = replace(answer, tensors=answer.tensors | {"model": outlier.shorter}), work
+            done = {"warn": "it counts as it is", "clip": "it is shortened"}[limits.on_outlier]
+            log.warning("round %d: %s: %s; %s", job.round + 1, name, outlier, done)
+        return reasons
+
+    def _start(self, job: Job, position: int) -> Tensor:
+        """[D'] the trained parameters of the model that the client at this position was sent."""
+        model = job.model[position] if job.model.dim() == 2 else job.model
+        return model if self.frozen is None else model[~self.frozen]
 
     def _open_session(
         self, job: Job, came: RoundAnswers, number: int, payload: Mapping[str, Mapping[str, Any]]

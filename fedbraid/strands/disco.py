@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import torch
@@ -10,6 +11,11 @@ from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Round, Setup, Strand
 from fedbraid.core.tree import Ask, Tree
 from fedbraid.errors import UserError
+
+TINY = 1e-3
+"""How far rounding may take a discrepancy beyond its range."""
+LARGEST = {"kl": inf, "l1": 2 + TINY, "l2": 2**0.5 + TINY, "cosine": 1 + TINY}
+"""Discrepancies of two label distributions at most."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,8 @@ class Disco(Strand):
 
     @property
     def constraints(self) -> Constraints:
-        return Constraints(sum_only={"counts"} if self.target == "cohort" else set())
+        sum_only = {"counts"} if self.target == "cohort" else set()
+        return Constraints(sum_only=sum_only, within={"d": (-TINY, LARGEST[self.metric])})
 
     def probe(self, c: Client) -> Tree:
         return {"counts": c.label_counts} if self.target == "cohort" else {}

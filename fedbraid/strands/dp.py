@@ -1,3 +1,4 @@
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,10 @@ TELLS = "the server of {} uses what clients tell it beside their clipped updates
 ELSEWHERE = "dp's updates are from the server's model, and {} sends another one; leave it out"
 BESIDE_THE_STEP = {"weigh": WEIGHS, "rescale": WEIGHS, "probe": TELLS, "absorb": TELLS}
 """Hooks by which the server counts clients, or learns of them, otherwise than in its step, and what is wrong then."""
+
+
+ROUNDING = 1 + 1e-3
+"""How far rounding may take the length of an update beyond its clip."""
 
 
 def _beside_the_step(other: Strand) -> str:
@@ -43,12 +48,6 @@ class Dp(Strand):
     title = "DP-FedAvg (McMahan et al., 2018)"
     averages = "uniform"
     neutral = {"noise": 0.0, "clip": 0.0}
-    constraints = Constraints(
-        needs={STEP_ALONE, DRAWN_ALIKE},
-        first_in={"update"},  # what others make of the step, they make of the noisy one
-        excludes=_beside_the_step,
-    )
-
     noise: float = default(1.0, least=0)
     clip: float = default(1.0, least=0)
     delta: float = default(DELTA, above=0, below=1, beside="noise")
@@ -56,6 +55,15 @@ class Dp(Strand):
     def __post_init__(self) -> None:
         if self.noise and not self.clip:
             raise UserError("dp's noise hides updates of at most its clip; give a clip above 0")
+
+    @property
+    def constraints(self) -> Constraints:
+        return Constraints(
+            needs={STEP_ALONE, DRAWN_ALIKE},
+            first_in={"update"},  # what others make of the step, they make of the noisy one
+            excludes=_beside_the_step,
+            longest_update=self.clip * ROUNDING if self.clip else math.inf,
+        )
 
     def init_server(self, setup: Setup) -> Tree:
         if setup.buffers.numel():

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from math import inf
 
 from torch import Tensor
 
@@ -22,7 +23,9 @@ class Nova(Strand):
     """
 
     title = "FedNova (Wang et al., 2020)"
-    constraints = Constraints(takes={"mu": "prox.mu"}, excludes={"drift": NO_MEAN})
+    constraints = Constraints(
+        takes={"mu": "prox.mu"}, excludes={"drift": NO_MEAN}, within={"a": (0.0, inf), "steps": (0.0, inf)}
+    )
 
     mu: float = default(0.0, least=0)
     steps_effective: bool = False

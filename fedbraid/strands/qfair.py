@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from math import inf
 
 from torch import Tensor
 
@@ -24,7 +25,10 @@ class QFair(Strand):
     title = "q-FedAvg (Li et al., 2020)"
     averages = "uniform"
     neutral = {"q": 0.0}
-    constraints = Constraints(excludes={"drift": NO_MEAN, "nova": "both rescale the same updates"})
+    constraints = Constraints(
+        excludes={"drift": NO_MEAN, "nova": "both rescale the same updates"},
+        within={"loss": (0.0, inf), "square": (0.0, inf)},
+    )
 
     q: float = default(1.0, least=0)
 

@@ -57,7 +57,21 @@ class Done(SimpleNamespace):
 
 
 def conduct(
-    config, transport, roster, *, out, resume, min_clients, seconds, on_round, data_dir, own, network, secure, verify
+    config,
+    transport,
+    roster,
+    *,
+    out,
+    resume,
+    min_clients,
+    seconds,
+    on_round,
+    data_dir,
+    own,
+    network,
+    secure,
+    verify,
+    limits,
 ):
     """Does what files tell it: `ask-1.json` has messages to exchange, `got-1.json` then has the answers, and so on.
 

@@ -26,6 +26,7 @@ from fedbraid.deploy.node import Node
 from fedbraid.deploy.remote_federation import RemoteFederation, WaitPolicy
 from fedbraid.deploy.secure_policy import SecurePolicy
 from fedbraid.deploy.transport import InProcess
+from fedbraid.deploy.update_limits import UpdateLimits
 from fedbraid.engines.replies import Stacked
 from fedbraid.storage.files import write_bytes
 from fedbraid.training.simulation import Simulation
@@ -100,11 +101,12 @@ def by_message(
     min_clients: int = 0,
     tries: int = 3,
     policy: SecurePolicy | None = None,
+    limits: UpdateLimits | None = None,
 ) -> RemoteFederation:
     """The federation by messages, once its clients are there."""
     transport = transport or InProcess(nodes(config, place / "homes"))
     waiting = WaitPolicy(min_clients, seconds=1.0, tries=tries, pause=0.0)
-    membership = Membership(place / "run" / "federation.json", NAMES, secure=policy is not None)
+    membership = Membership(place / "run" / "federation.json", NAMES, policy is not None, limits or UpdateLimits())
     federation = assemble(config, transport, membership, waiting, place / "run" / "checkpoint", UserObjects(), policy)
     membership.open()
     federation.gather()
