@@ -324,16 +324,17 @@ def why_not_stacked(model: Model, x: Tensor) -> str | None:
     padded = torch.cat([x, x[:1], x[:1]])
     mask = (torch.arange(len(padded), device=x.device) < len(x)).to(w.dtype)
 
-    def one(w: Tensor, buffers: Tensor, key: Tensor) -> Tensor:
+    def one(w: Tensor, buffers: Tensor, x: Tensor, mask: Tensor, key: Tensor) -> Tensor:
         def objective(at: Tensor) -> tuple[Tensor, Tensor]:
-            logits = stacked.learn(at, buffers, padded, key, mask)[0].logits
+            logits = stacked.learn(at, buffers, x, key, mask)[0].logits
             return logits.sum(), logits
 
         logits: Tensor = gradient(objective, w)[1][1]
         return logits
 
     try:
-        together = vmap(one)(w.expand(2, -1), buffers.expand(2, -1), key)
+        both = [t.expand(2, *t.shape) for t in (w, buffers, padded, mask)]  # each has a client axis in a stack
+        together: Tensor = vmap(one)(*both, key)  # type: ignore[call-arg]
     except RuntimeError as error:
         return f"torch cannot batch it over clients ({str(error).splitlines()[0]})"
     if len(x) > 1:  # a batch of one sample is not one that BatchNorm could train on

@@ -198,7 +198,7 @@ def resolved(federation: RemoteFederation, objects: UserObjects) -> Config:
         named = replace(named, options=options_of(data.describe(), named))
     network = config.model
     if objects.model is None:
-        network = replace(network, options=options_of(models.describe(), network))
+        network = replace(network, options=options_of([models.find_network(network.name, {})], network))
     return replace(
         with_hyper_parameters(federation),
         data=named,

@@ -169,7 +169,7 @@ def trained(
         raise UserError(f"{place} was recorded before there was {inputs.FILE}; resume the run (--resume) to add it")
     taken = Inputs.read(json.loads((place / inputs.FILE).read_text(encoding="utf-8")))
     config = directory.config()
-    if model is None and config.model.name not in models.names():
+    if model is None and not models.is_named(config.model.name):
         raise UserError(
             f"{place} has a network of your own, {config.model.name!r}, whose code is not recorded; give it again with "
             f"--model FILE.py:{config.model.name} (model={config.model.name} in Python)"

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,7 @@ from fedbraid.core.outputs import Outputs, answering_all
 from fedbraid.errors import UserError, first_line
 from fedbraid.models.convolutional import CNN, FEDAVG_CNN, LENET, TINY_CNN, cnn, fedavg_cnn, lenet, tiny_cnn
 from fedbraid.models.dense import Perceptron, logistic, mlp
+from fedbraid.models.libraries import is_library, library_network
 from fedbraid.models.residual import resnet18, resnet20, resnet50
 from fedbraid.models.takes import Takes
 from fedbraid.models.text import FILTER_WIDTHS, lstm, textcnn
@@ -34,6 +36,8 @@ __all__ = [
     "describe",
     "find_network",
     "fitting",
+    "is_library",
+    "is_named",
     "last_layer",
     "made",
     "name_of",
@@ -52,8 +56,11 @@ class Network(Entry[nn.Module]):
     takes: Takes
 
 
-OWN = "give a network of your own with --model FILE.py:CLASS (model=CLASS in Python)"
-FILES = {"vectors"}
+OWN = (
+    "give a network of your own with --model FILE.py:CLASS (model=CLASS in Python), or name another library's, such as "
+    "torchvision:resnet18"
+)
+FILES = {"vectors", "weights"}
 """Options that name files; the weights that a network begins with depend on them, and nothing else."""
 NUMBERS, IMAGES = Takes("numbers"), Takes("images")
 MODELS = (
@@ -116,6 +123,8 @@ def build(
     Weights are drawn from `seed` alone, from torch's default distribution where a network's paper states no other;
     torch's global generators stay as they were.
     """
+    if is_library(name):
+        return _drawn(lambda: library_network(name, shape, classes, tokens=tokens, **options), seed)
     entry = find_network(name, options)
     sides = tuple(whole("each side of a sample's shape", side) for side in shape)
     classes, seed = whole("classes", classes), whole("seed", seed, 0)
@@ -128,7 +137,12 @@ def build(
 
 
 def find_network(name: str, options: Mapping[str, Any]) -> Network:
-    """The network called `name`, once it is known to take all of `options`."""
+    """Return the entry of the network called `name`; raise UserError if it does not take all of `options`.
+
+    The options of other libraries' networks are checked by these, when the network is made.
+    """
+    if is_library(name):
+        return Network(name, f"a network of {name.partition(':')[0]}", partial(library_network, name), NUMBERS)
     return cast(Network, find("model", name, MODELS, options, otherwise=OWN))
 
 
@@ -186,6 +200,11 @@ def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 def fitting(shape: Sequence[int], tokens: Sequence[str] = ()) -> list[str]:
     """The names of the models that take samples of `shape`; with `tokens` they are texts."""
     return [entry.name for entry in MODELS if entry.takes.fits(tuple(shape), tokens)]
+
+
+def is_named(name: str) -> bool:
+    """Return whether a configuration's model is known by its name, and no user-defined network."""
+    return name in names() or is_library(name)
 
 
 def names() -> list[str]:

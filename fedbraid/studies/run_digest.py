@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fedbraid import data, models
 from fedbraid.config.inert import refuse_inert
-from fedbraid.config.registry import Entry, find
+from fedbraid.config.registry import Entry
 from fedbraid.config.schema import Config, Named, from_dict, optimizer_of, to_dict
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError
@@ -65,7 +65,7 @@ def written_out(config: Config, own: Sequence[type[Strand]] = ()) -> Config:
             _with_defaults(data.find_partition(part.name, part.options), part),
             clients=part.clients or (0 if part.name in KNOW_THEIR_CLIENTS else CLIENTS),
         ),
-        model=_with_defaults(find("model", config.model.name, models.describe(), config.model.options), config.model),
+        model=_with_defaults(models.find_network(config.model.name, config.model.options), config.model),
         optimizer=replace(config.optimizer, options=asdict(optimizer_of(config))),  # type: ignore[call-overload]
     )
 

@@ -81,7 +81,8 @@ def check_over(directory: RunDirectory) -> None:
 def _check_brought(config: Config, objects: UserObjects, path: Path) -> None:
     for table, names in (("data", [*known_data.names(), BY_CLIENTS]), ("model", models.names())):
         name = getattr(config, table).name
-        if name not in names and table not in objects.supplied:
+        known_by_name = models.is_named(name) if table == "model" else name in names
+        if not known_by_name and table not in objects.supplied:
             raise UserError(
                 f"{path} was given its {table} in Python ({name!r}), and what it is was not recorded; give it again: "
                 f"fedbraid.load(…, {table}=…)"

@@ -48,6 +48,8 @@ def network_of(
             seed=config.seed,
             **config.model.options,
         )
+        if models.is_library(config.model.name):
+            module = _tried(module, config, dataset)
     still = {name: p for name, p in module.named_parameters() if not p.requires_grad} if holds_frozen else {}
     module = altered(module, chain)
     model = Model.of(module, config.buffers == "freeze", unchanged(still, module))

@@ -19,7 +19,9 @@ def resolve_config(simulation: Simulation, objects: UserObjects) -> Config:
     config = simulation.config
     data_options = {} if objects.data else options_of(data.describe(), config.data)
     split_options = {} if objects.partition is not None else options_of(data.PARTITIONS, config.partition)
-    model_options = config.model.options if objects.model is not None else options_of(models.describe(), config.model)
+    model_options = config.model.options
+    if objects.model is None:
+        model_options = options_of([models.find_network(config.model.name, {})], config.model)
     return replace(
         with_hyper_parameters(simulation),
         data=replace(config.data, options=data_options),

@@ -61,7 +61,8 @@ def check_supplied(config: Config, objects: UserObjects, place: Path, how: str) 
     known = {"data": data.names(), "partition": [e.name for e in data.PARTITIONS], "model": models.names()}
     for table, names in known.items():
         name = getattr(config, table).name
-        if name not in names and table not in objects.supplied:
+        known_by_name = models.is_named(name) if table == "model" else name in names
+        if not known_by_name and table not in objects.supplied:
             if table == "model":
                 raise UserError(
                     f"{place} has a network of your own, {name!r}, whose code is not recorded; give it again with "
