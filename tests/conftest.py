@@ -22,7 +22,7 @@ if find_spec("hypothesis"):  # machines with a GPU may lack it, and the tests th
 LONGEST = (
     "test_check",
     "test_flower_parity",  # this and the next two start many processes, and are better not beside each other
-    "test_flower_letters",
+    "test_flower_messages",
     "test_cluster_ray",
     "test_docs",
     "test_compiled",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, replace
+from functools import cache
 from typing import Any, get_type_hints
 
 from fedbraid.config.terms import terms
@@ -129,7 +130,7 @@ def _checked(strand: type[Strand], given: Mapping[str, Any]) -> dict[str, Any]:
                 if defaults
                 else UserError(f"{strand.name} has no hyper-parameters; leave {key!r} out")
             )
-    hints = get_type_hints(strand)
+    hints = _types(strand)  # type: ignore[arg-type]  # mypy takes the class for an instance, which has a hash too
     return {key: structured(value, hints[key], f"{strand.name}'s {key}") for key, value in given.items()}
 
 
@@ -140,3 +141,9 @@ def own_strands(own: Own) -> tuple[type[Strand], ...]:
         if not (isinstance(strand, type) and issubclass(strand, Strand)):
             raise UserError(f"own takes classes of strands, such as own=[MyStrand], not {strand!r}")
     return listed
+
+
+@cache
+def _types(strand: type[Strand]) -> Mapping[str, Any]:
+    """The types of a strand's hyper-parameters. Reading them from annotations takes longer than all else here."""
+    return get_type_hints(strand)
