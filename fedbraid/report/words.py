@@ -8,8 +8,8 @@ from math import floor, inf, isfinite, isnan, log10
 from fedbraid.core.metrics import is_share
 
 NOTHING = "\N{EN DASH}"
-MARK = "†"
-"""At differences from the paper that are larger than both spreads together."""
+MARK, SAME = "†", "≈"
+"""At accuracies that are another one than the paper's, and at those that are the same, within a margin."""
 
 MINUS = "\N{MINUS SIGN}"
 MOST_ZEROS = 6

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 from fedbraid.report.tables import Detail, TableCell, TableColumn, TableData
-from fedbraid.report.words import MARK, NOTHING, number, pattern, signed
+from fedbraid.report.words import MARK, NOTHING, SAME, number, pattern, signed
 from fedbraid.studies.claims import Finding
 from fedbraid.studies.naming import Place
 from fedbraid.studies.recipe import Recipe
@@ -60,7 +60,9 @@ class Account:
         digits, details = self.recipe.digits, []
         if entry.paper:
             details.append(Detail("paper", spread(entry.paper, digits, share=entry.share)))
-            details.append(Detail("difference", difference(entry, digits), emphasis=entry.beyond, named=False))
+            details.append(
+                Detail("difference", difference(entry, digits), emphasis=entry.equivalence == "differs", named=False)
+            )
         text = ours(entry, digits, len(self.results.seeds))
         return TableCell(text, style="main" if entry.values else "faint", details=tuple(details))
 
@@ -110,4 +112,5 @@ def difference(entry: TableEntry, digits: int) -> str:
     if entry.difference is None or entry.ours is None:
         return NOTHING
     how = pattern(entry.ours.mean, digits, share=entry.share)
-    return signed(entry.difference, how) + (f" {MARK}" if entry.beyond else "")
+    marks = {"same": f" {SAME}", "differs": f" {MARK}"}
+    return signed(entry.difference, how) + marks.get(entry.equivalence or "", "")

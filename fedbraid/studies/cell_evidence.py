@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedbraid.config.schema import Config
 from fedbraid.studies.cell_metrics import CellMetric, parse
@@ -23,6 +23,7 @@ WEIGHTS, BOTH = "initial weights", "splits and initial weights"
 """What the spread over seeds is of."""
 
 Equivalence = Literal["same", "differs", "open"]
+EQUIVALENCES: tuple[Equivalence, ...] = get_args(Equivalence)
 
 
 def readings(metric: CellMetric, records: Mapping[int, Record]) -> dict[str, list[float]]:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf, isnan
 
-from fedbraid.report.words import MARK, NOTHING, listed, pattern, signed
+from fedbraid.report.words import MARK, NOTHING, SAME, listed, pattern, signed
+from fedbraid.studies.cell_evidence import EQUIVALENCES, Equivalence
 from fedbraid.studies.claims import Finding, Interval, Verdict
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.recipe import Recipe
@@ -28,12 +29,31 @@ def headline(entries: Entries, found: Sequence[Finding], variant: str = "") -> s
         told += _so_far([one for one in found if one.missing])
     compared = [entry for entry in entries.values() if entry.difference is not None]
     if compared and not variant:
-        far = sum(entry.beyond for entry in compared)
-        lie = "lies" if far == 1 else "lie"
-        told.append(
-            f"{far} of {_count(len(compared), 'number')} {lie} further from the paper's than both spreads together."
-        )
+        told += _equivalent([entry.equivalence for entry in compared if entry.equivalence], compared[0].margin)
     return " ".join(told) or "Our numbers alone, with none beside them."
+
+
+def _equivalent(judged: Sequence[Equivalence], margin: float) -> list[str]:
+    """How many accuracies are the paper's, in a sentence."""
+    if not judged:
+        return []
+    same, differ, undecided = (judged.count(verdict) for verdict in EQUIVALENCES)
+    verdicts = (
+        f"{same} {_are(same)} the same within {_points(margin)}, {differ} {'differs' if differ == 1 else 'differ'}"
+    )
+    return [f"Of {_count(len(judged), 'accuracy', 'accuracies')}, {verdicts} and {undecided} {_are(undecided)} open."]
+
+
+def _points(margin: float) -> str:
+    return f"{margin:g} point{'s' * (margin != 1)}"
+
+
+def equivalence_words(margin: float) -> str:
+    """Return what the marks at differences mean."""
+    return (
+        f"{SAME} the same within {_points(margin)}, {MARK} another one: the 95 % interval of our mean lies within, or "
+        "outside of, that margin around the paper's; no mark: neither, as with one seed"
+    )
 
 
 def _so_far(found: Sequence[Finding]) -> list[str]:
@@ -91,10 +111,8 @@ def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     if not recipe.compare:
         told.append("no difference: the paper's numbers are of other settings than ours")
     elif any(entry.paper for entry in entries.values()):
-        told.append(
-            f"difference: ours minus the paper's; {MARK} larger than both standard deviations together "
-            "(one that is not known counts as 0)"
-        )
+        marks = f"; {equivalence_words(recipe.equivalence)}" if any(e.equivalence for e in there) else ""
+        told.append(f"difference: ours minus the paper's{marks}")
     else:
         figure = recipe.item.lower().startswith("fig")
         told.append("the paper gives a picture only, no numbers" if figure else "the recipe has no numbers of a paper")
@@ -224,8 +242,8 @@ def _named(places: set[Place], recipe: Recipe) -> str:
     return listed([AT.join((row, column)) for row in rows for column in columns if (row, column) in places])
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(number: int, noun: str, several: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {several or f'{noun}s'}"
 
 
 def _were(number: int) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedbraid.config.schema import to_dict
 from fedbraid.studies.account import Account
-from fedbraid.studies.cell_evidence import cost, equivalence, mean_and_spread, readings, spread_of
-from fedbraid.studies.claims import POINTS, Finding, Interval, Pair
+from fedbraid.studies.cell_evidence import cost, mean_and_spread, readings, spread_of
+from fedbraid.studies.claims import Finding, Interval, Pair
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.run_origins import runs_of
 from fedbraid.studies.shared_settings import Sharing, nested
@@ -54,7 +54,7 @@ def _cell(entry: TableEntry) -> dict[str, Any]:
         "ours": _number(entry.ours),
         "paper": _number(entry.paper),
         "difference": _finite(entry.difference),
-        "beyond_spreads": entry.beyond,
+        "beyond_spreads": entry.beyond_spreads,
         "run": entry.digest,
     }
 
@@ -62,20 +62,15 @@ def _cell(entry: TableEntry) -> dict[str, Any]:
 def _evidence(told: Account, entry: TableEntry) -> dict[str, Any]:
     """Return what stands beside the number: what it rests on, other readings of the same runs, what they cost."""
     cell = told.results.cells[entry.place]
-    config, compared = cell.settings, entry.paper is not None and entry.comparable and bool(entry.values)
+    config, same = cell.settings, entry.equivalence
     found = readings(entry.metric, cell.records)
     scaled = {name: mean_and_spread([entry.scale * value for value in values]) for name, values in found.items()}
-    same = None
-    is_level = entry.metric.higher_is_better and unit_of(entry.metric, entry.scale) == POINTS
-    if compared and entry.paper and is_level:
-        margin = told.recipe.equivalence
-        same = {"margin": margin, "verdict": equivalence([*entry.values.values()], entry.paper.mean, margin)}
     return {
         "trained": config is not None and not entry.metric.describes,
         "readings": {
             name: rounded and {key: _finite(n) for key, n in rounded.items()} for name, rounded in scaled.items()
         },
-        "equivalence": same,
+        "equivalence": {"margin": entry.margin, "verdict": same} if same else None,
         "tuned": cell.choice,
         "spread_of": spread_of(config) if config else "",
         "data": to_dict(config)["data"] if config else {},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedbraid.report.words import MARK
 from fedbraid.studies.account import Account
+from fedbraid.studies.report_notes import equivalence_words
 from fedbraid.studies.table_entries import TableEntry
 
 MOST_KINDS = 3
@@ -21,7 +21,9 @@ def caption(told: Account, *, whole: bool) -> str:
     parts.append(_numbers(told))
     if any(entry.difference is not None for entry in told.entries.values()):
         parts.append(
-            f"Differences are ours minus the paper's, {MARK} where larger than both standard deviations together."
+            f"Differences are ours minus the paper's; {equivalence_words(told.recipe.equivalence)}."
+            if any(entry.equivalence for entry in told.entries.values())
+            else "Differences are ours minus the paper's."
         )
     left_out = [] if whole else ["Rows and columns without a number are left out."]
     return " ".join([*parts, *_missing(told), *left_out])

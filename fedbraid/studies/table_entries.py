@@ -9,6 +9,7 @@ from math import inf, isclose, isfinite, isnan, nan
 from statistics import fmean, stdev
 
 from fedbraid.config.terms import terms
+from fedbraid.studies.cell_evidence import Equivalence, equivalence
 from fedbraid.studies.cell_metrics import UNNAMED, CellMetric, parse
 from fedbraid.studies.claims import POINTS, Finding, Sample, judged
 from fedbraid.studies.key_labels import key_words
@@ -55,6 +56,7 @@ class TableEntry:
     scale: float  # from the log's numbers to the shown ones
     refused: str = ""  # why it cannot be run as it is asked for
     comparable: bool = True  # run with the paper's settings
+    margin: float = 1.0  # how far from the paper's number an accuracy of ours still counts as the same
     digest: str = ""
     lost: Mapping[int, int] = field(default_factory=dict)  # from which round on runs were not finite, by seed
 
@@ -96,7 +98,15 @@ class TableEntry:
         return apart if isfinite(apart) else None
 
     @property
-    def beyond(self) -> bool:
+    def equivalence(self) -> Equivalence | None:
+        """How ours stands to the paper's number, of levels of accuracy; None where there is nothing to compare."""
+        is_level = self.metric.higher_is_better and unit_of(self.metric, self.scale) == POINTS
+        if not is_level or self.difference is None or self.paper is None:
+            return None
+        return equivalence([*self.values.values()], self.paper.mean, self.margin)
+
+    @property
+    def beyond_spreads(self) -> bool:
         """Whether the difference is larger than both standard deviations together; an unknown one counts as none."""
         spreads = [number.std for number in (self.ours, self.paper) if number and number.std is not None]
         return self.difference is not None and bool(spreads) and abs(self.difference) > sum(spreads)
@@ -177,6 +187,7 @@ def _entry(recipe: Recipe, cell: CellResult, comparable: bool) -> TableEntry:
         scale=scale,
         refused=cell.refused,
         comparable=comparable,
+        margin=recipe.equivalence,
         digest=next((record.digest for record in cell.records.values()), ""),
         lost={seed: first for seed, record in sorted(cell.records.items()) if (first := _lost_from(record))},
     )

@@ -206,10 +206,11 @@ def test_the_caption_says_what_is_shown_and_no_more() -> None:
     told = account(recipe(), results())
     assert caption(to_latex(told)) == (
         r"made, Table 1: Two methods \& 50 \% of \textless{}clients\textgreater{}. Best test accuracy of any round in "
-        r"\%; mean $\pm$ sample standard deviation over 3 seeds. Differences are ours minus the paper's, \dag{} where "
-        "larger than both standard deviations together."
+        r"\%; mean $\pm$ sample standard deviation over 3 seeds. Differences are ours minus the paper's; $\approx$ the "
+        r"same within 1 point, \dag{} another one: the 95 \% interval of our mean lies within, or outside of, that "
+        "margin around the paper's; no mark: neither, as with one seed."
     )
-    assert caption(to_latex(account(recipe(), some()))).endswith("together. 1 of 4 cells is missing.")
+    assert caption(to_latex(account(recipe(), some()))).endswith("one seed. 1 of 4 cells is missing.")
     one = account(recipe(numbers={}), results(seeds=[0], courses={AVG_1: {0: (0.5,)}}, variant="--rounds 1"))
     assert "Run with -{}-rounds 1, which is not the paper's setting. Best test accuracy of any round in" in to_latex(
         one
@@ -257,7 +258,7 @@ def test_the_page_is_whole_and_alone(written: Path) -> None:
         "paper 60.00 ± 0.50",
         "−4.50 †",
         "The claim holds.",
-        "2 of 3 numbers lie further from the paper's than both spreads together.",
+        "Of 3 accuracies, 0 are the same within 1 point, 2 differ and 1 is open.",
         "FedAvg+Disco / FedAvg @ β = 0.1",
         "<b>two</b> cores",
         "Two methods & 50 % of <clients>",
@@ -293,7 +294,7 @@ def test_other_settings_are_said_first_and_loudly() -> None:
     assert "-{}-scale small" in tex
     assert to_json(told)["variant"] == "--scale small --rounds 3"
     assert all(cell["difference"] is None for cell in to_json(told)["cells"]), "the paper's settings were others"
-    assert "further from the paper's" in account(recipe(), results()).headline
+    assert "the same within 1 point" in account(recipe(), results()).headline
     assert "further from the paper's" not in told.headline
     plain = account(recipe(), results())
     assert plain.warnings == ()
@@ -659,7 +660,7 @@ def test_signs() -> None:
 def test_differences_beyond_both_spreads(values: list[float], paper: Number | None, beyond: bool) -> None:
     some = entries(recipe(), results())[AVG_1]
     entry: TableEntry = replace(some, values=dict(enumerate(values)), paper=paper)
-    assert entry.beyond is beyond
+    assert entry.beyond_spreads is beyond
 
 
 # --- settings and machines
