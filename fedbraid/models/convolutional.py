@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
 from fedbraid.core.outputs import Outputs
+from fedbraid.errors import UserError
 from fedbraid.models.projection import projection_head
 from fedbraid.models.takes import Shape
 
@@ -45,8 +46,11 @@ def lenet(shape: Shape, classes: int, projection: int = 0) -> nn.Module:
     return Convolutional(shape, classes, LENET, projection)
 
 
-def cnn(shape: Shape, classes: int, projection: int = 0) -> nn.Module:
-    return Convolutional(shape, classes, CNN, projection)
+def cnn(shape: Shape, classes: int, projection: int = 0, head_bias: bool | None = None) -> nn.Module:
+    """Return FedDyn's network. FedNH's code has it without a bias in the last layer: `head_bias=False`."""
+    if not isinstance(head_bias, bool | None):
+        raise UserError(f"head_bias must be true or false, not {head_bias!r}")
+    return Convolutional(shape, classes, CNN, projection, head_bias is not False)
 
 
 def fedavg_cnn(shape: Shape, classes: int, projection: int = 0) -> nn.Module:
@@ -77,7 +81,7 @@ def convolved(plan: ConvPlan, channels: int, out: int) -> nn.Module:
 class Convolutional(nn.Module):
     """Convolutions, each halved by pooling, then fully connected layers; ReLU after each."""
 
-    def __init__(self, shape: Shape, classes: int, plan: ConvPlan, projection: int = 0) -> None:
+    def __init__(self, shape: Shape, classes: int, plan: ConvPlan, projection: int = 0, bias: bool = True) -> None:
         super().__init__()
         colours, height, width = shape
         self.convs = nn.Sequential(*(convolved(plan, i, o) for i, o in pairwise((colours, *plan.channels))))
@@ -85,7 +89,7 @@ class Convolutional(nn.Module):
         widths = (plan.channels[-1] * pixels, *plan.widths)
         self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))
         self.project = projection_head(widths[-1], projection)
-        self.head = nn.Linear(projection or widths[-1], classes)
+        self.head = nn.Linear(projection or widths[-1], classes, bias=bias)
 
     def forward(self, x: Tensor) -> Outputs:
         x = self.convs(x).flatten(1)

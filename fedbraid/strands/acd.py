@@ -30,6 +30,8 @@ class Acd(Strand):
 
     The paper leaves open, and the fields set: the ratio for a class that the client lacks (`missing`); whether the KL
     of eq. 10 is a mean over the client's classes, which is what its Table 9 shows, or a sum (`kl`); Mixup's α.
+    Mixup is said to make P reliable: `estimate="mixed"` takes the P of an epoch from the mixed samples of the one
+    before, whose labels count by their shares, instead of a pass over the data; the first epoch has that pass.
     """
 
     name = "fedacd"
@@ -42,6 +44,7 @@ class Acd(Strand):
     kl: Literal["mean_present", "sum"] = default("mean_present", beside="score")
     missing: float = default(1e-8, above=0)
     score: bool = True  # False = uniform weights
+    estimate: Literal["plain", "mixed"] = default("plain", beside="mixup")
 
     @property
     def constraints(self) -> Constraints:
@@ -59,9 +62,19 @@ class Acd(Strand):
         return mixed(batch, self.name) if self.mixup else batch
 
     def begin(self, w: Tensor, c: Client) -> Tree:
-        P, has = class_matrix(w, c), c.label_counts > 0
+        seen = self.estimate == "mixed" and "sums" in c.memory
+        P, has = _ratio(c.memory["sums"], c.memory["count"]) if seen else class_matrix(w, c), c.label_counts > 0
         ratio = torch.where(has[None, :], P.log() - P.T.log(), math.log(self.missing))
-        return {"shift": torch.where(_same(P), 0.0, ratio)}  # log Δ, 0 on the diagonal
+        shift = {"shift": torch.where(_same(P), 0.0, ratio)}  # log Δ, 0 on the diagonal
+        sums = {"sums": torch.zeros_like(P), "count": torch.zeros_like(P[0])}
+        return shift | (sums if self.estimate == "mixed" else {})
+
+    def step(self, w: Tensor, out: Outputs, batch: Batch, c: Client) -> Tree:
+        if self.estimate == "plain":
+            return c.memory
+        shares = batch.y * batch.mask[:, None]
+        sums = c.memory["sums"] + shares.T @ out.logits.softmax(-1)
+        return {"shift": c.memory["shift"], "sums": sums, "count": c.memory["count"] + shares.sum(0)}
 
     def loss(self, out: Outputs, batch: Batch, c: Client) -> Tensor:
         label = two_labels(batch.y)
@@ -82,7 +95,12 @@ class Acd(Strand):
 def class_matrix(w: Tensor, c: Client) -> Tensor:
     """[C, C] P_ij: the mean probability of class j over the client's samples of class i."""
     sums = c.over_data(w, lambda out, b: {"p": (b.y * b.mask[:, None]).T @ out.logits.softmax(-1)})
-    return (sums["p"] / c.label_counts.clamp(min=1)[:, None]).clamp(min=TINY)
+    return _ratio(sums["p"], c.label_counts.clamp(min=1))
+
+
+def _ratio(sums: Tensor, count: Tensor) -> Tensor:
+    """[C, C] sums of probabilities over samples by class, as means that have a logarithm."""
+    return (sums / count.clamp(min=TINY)[:, None]).clamp(min=TINY)
 
 
 def from_identity(P: Tensor, label_counts: Tensor, tau: float, *, mean: bool = True) -> Tensor:

@@ -22,7 +22,8 @@ class RFedAvg(Strand):
     training set under its own trained model; a client that never took part gives δ under the initial model.
 
     `delta="batch"` takes δ from one mini-batch, and `include_self` counts δ_k too, as the authors' code does.
-    `noise` σ adds N(0, (σ C)² I) / n to δ, features clipped to norm C = `clip` (section VI-B8).
+    `noise` σ adds N(0, (σ C)² I) / n to δ, features clipped to norm C = `clip` (section VI-B8); `clipped` clips them
+    without noise too, which tells what the noise does from what the clipping does.
     """
 
     title = "rFedAvg (Wang et al., 2023)"
@@ -33,7 +34,8 @@ class RFedAvg(Strand):
     delta: Literal["full", "batch"] = "full"
     include_self: bool = False
     noise: float = default(0.0, least=0)
-    clip: float = default(1.0, above=0, beside="noise")
+    clip: float = default(1.0, above=0, beside=("noise", "clipped"))
+    clipped: bool = False
 
     def init_server(self, setup: Setup) -> Tree:
         n = setup.population
@@ -99,7 +101,8 @@ class RFedAvgPlus(Strand):
     delta: Literal["full", "batch"] = "full"
     include_self: bool = False
     noise: float = default(0.0, least=0)
-    clip: float = default(1.0, above=0, beside="noise")
+    clip: float = default(1.0, above=0, beside=("noise", "clipped"))
+    clipped: bool = False
 
     def draw(self, d: Draws) -> tuple[Arrays, Arrays]:
         return {}, {"received": d.once.normal(size=d.setup.width)} if self.noise else {}
@@ -130,7 +133,7 @@ def feature_mean(strand: RFedAvg | RFedAvgPlus, model: Tensor | View, c: Client,
 
     def add(out: Outputs, batch: Batch) -> Tree:
         f = out.features
-        if strand.noise:
+        if strand.noise or strand.clipped:
             f = f * (strand.clip / f.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)).clamp(max=1.0)
         return {"f": (f * batch.mask[:, None]).sum(0), "n": batch.mask.sum()}
 

@@ -72,11 +72,11 @@ def written_out(config: Config, own: Sequence[type[Strand]] = ()) -> Config:
 
 USUAL = to_dict(Config())
 LATER: dict[str, dict[str, Any]] = {
-    "data": {"min_train": 1, "draws": "own"},
-    "partition": {"long_tail": 1.0, "draws": "own", "draws_seed": 0},
-    "model": {"sigmoid": True},
+    "data": {"min_train": None, "draws": None},
+    "partition": {"long_tail": None, "draws": None, "draws_seed": None},
+    "model": {"sigmoid": None, "head_bias": None},
     "optimizer": {},
-    "strands": {},
+    "strands": {"clipped": False, "estimate": "plain"},
 }
 """Options and hyper-parameters that came after runs had been recorded. Where one has this value, which is its default,
 the run is the one that it was without."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d, cross_entropy, group_norm, max_pool2d, relu
 
+from fedbraid.errors import UserError
 from fedbraid.models import build
 
 IMAGE, GREY = (3, 32, 32), (1, 28, 28)
@@ -61,6 +62,14 @@ def test_logistic_regression_starts_from_torchs_default_weights_on_the_flattened
     assert torch.equal(network.head.weight, expected.weight)
     assert torch.equal(network.head.bias, expected.bias)
     assert torch.equal(network(x).features, x.flatten(1))
+
+
+def test_the_papers_network_may_have_no_bias_in_its_head():
+    plain, without = (build("cnn", (3, 32, 32), 10, **more) for more in ({}, {"head_bias": False}))
+    assert plain.head.bias is not None and without.head.bias is None
+    assert sum(p.numel() for p in plain.parameters()) - sum(p.numel() for p in without.parameters()) == 10
+    with pytest.raises(UserError, match="head_bias must be true or false"):
+        build("cnn", (3, 32, 32), 10, head_bias=0)
 
 
 def test_moons_projection_head_stands_between_features_and_head():

@@ -193,6 +193,7 @@ def class_matrix(world, k, w):
         ("", 1.0, "mean_present"),
         ("mixup=0.4, kl=sum, lam=0.5, missing=0.01, tau=0.9", 0.4, "sum"),
         ("mixup=0.0, score=False", 0, None),
+        ("estimate=mixed", 1.0, "mean_present"),
     ],
 )
 def test_fedacd(kind, options, alpha, kl):
@@ -205,8 +206,14 @@ def test_fedacd(kind, options, alpha, kl):
         for k in world.cohort(t):
             has, ratio = world.counts[k] > 0, {}
 
-            def epoch(m, k=k, has=has, ratio=ratio):
-                P = class_matrix(world, k, m)
+            mixes = {}  # Σ of shares times probabilities, and of shares, of an epoch's mixed samples
+
+            def epoch(m, k=k, has=has, ratio=ratio, mixes=mixes):
+                if "estimate=mixed" in options and mixes:
+                    P = (mixes["p"] / mixes["n"].clamp(min=1e-12)[:, None]).clamp(min=1e-12)
+                else:
+                    P = class_matrix(world, k, m)
+                mixes |= {"p": 0.0, "n": 0.0}
                 ratio["log"] = torch.where(has, (P / P.T).log(), math.log(missing)).fill_diagonal_(0)
 
             def one(z, y, ratio=ratio):
@@ -215,11 +222,14 @@ def test_fedacd(kind, options, alpha, kl):
                 q[range(len(y)), y] = p[range(len(y)), y]
                 return (p * (p / q).log()).sum(-1).mean() + lam * cross_entropy(z + ratio["log"][y], y)
 
-            def loss(m, x, y, drawn, one=one):
+            def loss(m, x, y, drawn, one=one, mixes=mixes):
                 if not alpha:
                     return one(net(m, x)[0], y)
                 keep, partner = drawn["fedacd.keep"], drawn["fedacd.partner"][: len(y)]
                 z = net(m, keep * x + (1 - keep) * x[partner])[0]
+                shares = keep * torch.eye(CLASSES)[y] + (1 - keep) * torch.eye(CLASSES)[y[partner]]
+                mixes["p"] = mixes["p"] + shares.T.double() @ softmax(z.detach(), -1)
+                mixes["n"] = mixes["n"] + shares.sum(0)
                 return keep * one(z, y) + (1 - keep) * one(z, y[partner])
 
             end = world.local(t, k, w, loss, epoch=epoch)

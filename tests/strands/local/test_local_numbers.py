@@ -287,6 +287,21 @@ def test_feature_means(strand, delta, noise):
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-13)
 
 
+@pytest.mark.parametrize("strand", [RFedAvg, RFedAvgPlus])
+def test_features_are_clipped_without_noise_where_that_is_wanted(strand):
+    f = np.array([[3.0, 0.0, 4.0], [0.3, 0.0, 0.4], [0.0, 0.0, 0.0]])
+    c = SimpleNamespace(
+        over_data=over([(np.zeros((3, CLASSES)), f, np.zeros(3, dtype=int))]),
+        draws={},
+        initial=None,
+        received_model=None,
+        received={"new": tensor(1.0)},
+    )
+    got = strand(clip=1.0, clipped=True).probe(c)["map"]
+    np.testing.assert_allclose(got.numpy(), [0.9 / 3, 0.0, 1.2 / 3], rtol=1e-13)
+    np.testing.assert_allclose(strand(clip=1.0).probe(c)["map"].numpy(), f.mean(0), rtol=1e-13)
+
+
 # --- calibrated logits
 
 
