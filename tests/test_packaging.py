@@ -18,7 +18,13 @@ from fedbraid.version import __version__
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-IMPORTED_AS = {"pillow": "PIL", "scikit-learn": "sklearn", "tomli-w": "tomli_w", "flwr-datasets": "flwr_datasets"}
+IMPORTED_AS = {
+    "flwr-datasets": "flwr_datasets",
+    "pillow": "PIL",
+    "protobuf": "google",
+    "scikit-learn": "sklearn",
+    "tomli-w": "tomli_w",
+}
 """Distributions whose module has another name."""
 TORCH_BRINGS = {"triton"}
 """Modules that come with torch on some machines only. Their imports are guarded."""
