@@ -8,6 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from fedbraid.analyses.analysis import Analysis
+from fedbraid.core.chain import own_model
+from fedbraid.core.strand import View
 from fedbraid.core.tree import Tree, rows
 from fedbraid.report.style import Theme, blank, dressed, legend, stroke, titled
 from fedbraid.training.evaluation import evaluate, per_client
@@ -44,7 +46,7 @@ def personal(run: Recorded) -> Analysis:
     }
     if e.chain.using("personalise"):
         kept = e.store.read(ids.tolist())
-        found["personal"] = [own(k, personalised(e, w, rows(kept, place)), buffers) for place, k in enumerate(ids)]
+        found["personal"] = [own(k, *personalised(e, w, buffers, rows(kept, place))) for place, k in enumerate(ids)]
 
     columns: dict[str, list[Any]] = {
         "client": ids.tolist(),
@@ -74,11 +76,9 @@ def personal(run: Recorded) -> Analysis:
     )
 
 
-def personalised(e: Simulation, w: Tensor, kept: dict[str, Tree]) -> Tensor:
-    """A client's own model, from the one handed out and what strands keep on the client."""
-    for strand in e.chain.using("personalise"):
-        w = strand.personalise(w, kept.get(strand.name, {}), e.setup)
-    return w
+def personalised(e: Simulation, w: Tensor, buffers: Tensor, kept: dict[str, Tree]) -> View:
+    """Return a client's own model and its buffers, from the deployed ones and what strands keep on the client."""
+    return own_model(e.chain, w, buffers, kept, e.setup)
 
 
 def _mean(each: list[float | None]) -> float | None:

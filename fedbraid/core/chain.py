@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import inf
 from typing import Any, get_type_hints
 
+from torch import Tensor
+
 from fedbraid.core.constraints import TASK_LOSS, WEIGHTS, check_constraints
 from fedbraid.core.options import check_ranges
-from fedbraid.core.strand import HOOKS, Strand
+from fedbraid.core.strand import HOOKS, Setup, Strand, View
+from fedbraid.core.tree import Tree
 from fedbraid.core.typed import is_plain, plain, structured
 from fedbraid.errors import UserError
 
@@ -130,6 +133,20 @@ class Chain:
 
     def __str__(self) -> str:
         return "+".join(map(written, self.strands)) or "fedavg"
+
+
+def own_model(chain: Chain, w: Tensor, buffers: Tensor, kept: Mapping[str, Tree], setup: Setup) -> View:
+    """Return a client's own model and its buffers.
+
+    Args:
+        w: [D] the deployed model.
+        buffers: [Db] its buffers.
+        kept: what each strand keeps on the client, by the strand's name.
+    """
+    for strand in chain.using("personalise"):
+        made = strand.personalise(w, kept.get(strand.name, {}), setup)
+        w, buffers = made if isinstance(made, tuple) else (made, buffers)
+    return w, buffers
 
 
 def _transforms_shares(strand: Strand) -> bool:

@@ -214,6 +214,8 @@ class LocalJob:
                         f"{s.name} and {needing[0]} do not go together: {s.name} replaces the model that is uploaded, "
                         f"from which {needing[0]} learns what local training did"
                     )
+            if "buffers" in mine:
+                uploads["buffers"] = mine.pop("buffers")
             _same_names(s.name, "keeps on clients", kept[s.name], "init_client", given["kept"].get(s.name, {}))
             uploads |= {f"{s.name}.{key}": value for key, value in mine.items()}
         return uploads, {name: tree for name, tree in kept.items() if tree}

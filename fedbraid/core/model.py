@@ -108,6 +108,13 @@ class Model:
         return w.to(device, dtype), b.to(device, dtype)
 
     @property
+    def norms(self) -> frozenset[str]:
+        """The parameters of normalisation layers, by name."""
+        kinds = nn.modules.batchnorm._NormBase | nn.GroupNorm | nn.LayerNorm
+        layers = ((path, layer) for path, layer in self.training.named_modules() if isinstance(layer, kinds))
+        return frozenset(f"{path}.{name}" for path, layer in layers for name, _ in layer.named_parameters())
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and buffers that the network was made with, by name."""
         return _tensors(self.evaluating)

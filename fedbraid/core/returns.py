@@ -102,6 +102,12 @@ def _gradient(value: Any, given: tuple[Any, ...]) -> bool:
     return _like_first(value, given)
 
 
+def _own_model(value: Any, given: tuple[Any, ...]) -> bool:
+    if isinstance(value, tuple):
+        return len(value) == 2 and _like_first(value[0], given) and _tensor(value[1], given)
+    return _like_first(value, given)
+
+
 def _weights(value: Any, given: tuple[Any, ...]) -> bool:
     return isinstance(value, Tensor) and value.dim() in (1, 2) and (not given or len(value) == len(given[0]))
 
@@ -149,6 +155,6 @@ DUE: dict[str, Due] = {
         "(delta, kept): the step, shaped as delta, or None, and a dict with the state to keep", _step_and_tree
     ),
     "deploy": Due("a tensor shaped as w, the model", _like_first),
-    "personalise": Due("a vector like w, the client's own model", _like_first),
+    "personalise": Due("a vector like w, the client's own model, or (vector, buffers)", _own_model),
 }
 """By hook."""

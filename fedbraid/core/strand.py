@@ -63,6 +63,7 @@ class Setup:
     last_layer: str  # its name; empty where the network is that layer alone
     expected: float  # clients in a round, on average
     frozen: Tensor | None = None  # [D] parameters that travel and are not trained
+    norms: frozenset[str] = frozenset()  # parameters of normalisation layers
     label_counts: Tensor | None = None  # [label_bins] of all clients together; None where the server does not know them
 
     def of_last_layer(self, parameter: str) -> str:
@@ -380,7 +381,7 @@ class Strand:
         return c.memory
 
     def end(self, w: Tensor, c: Client) -> tuple[Tree, Tree]:
-        """What to upload besides the model ("model" here replaces it), and what to keep."""
+        """What to upload besides the model ("model" and "buffers" here replace these), and what to keep."""
         return {}, c.state
 
     # --- server
@@ -412,8 +413,11 @@ class Strand:
         return w
 
     # --- one client, when all is done
-    def personalise(self, w: Tensor, state: Tree, setup: Setup) -> Tensor:
-        """The client's own model, from the one handed out and what this strand keeps on the client."""
+    def personalise(self, w: Tensor, state: Tree, setup: Setup) -> Tensor | View:
+        """The client's own model, from the one handed out and what this strand keeps on the client.
+
+        A pair has buffers of the client's own as well.
+        """
         return w
 
 

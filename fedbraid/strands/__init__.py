@@ -5,12 +5,14 @@ from __future__ import annotations
 from fedbraid.core.strand import Strand
 from fedbraid.strands.acd import Acd
 from fedbraid.strands.acg import Acg
+from fedbraid.strands.apfl import Apfl
 from fedbraid.strands.asd import Asd
 from fedbraid.strands.avgm import AvgM
 from fedbraid.strands.cm import Cm
 from fedbraid.strands.creff import Creff
 from fedbraid.strands.decorr import Decorr
 from fedbraid.strands.disco import Disco
+from fedbraid.strands.ditto import Ditto
 from fedbraid.strands.dp import Dp
 from fedbraid.strands.drift import Drift
 from fedbraid.strands.etf import Babu, Etf
@@ -23,6 +25,8 @@ from fedbraid.strands.nh import Nh
 from fedbraid.strands.nova import Nova
 from fedbraid.strands.ntd import Ntd
 from fedbraid.strands.opt import Opt
+from fedbraid.strands.parts import Parts
+from fedbraid.strands.pfedme import PFedMe
 from fedbraid.strands.prox import Prox
 from fedbraid.strands.qfair import QFair
 from fedbraid.strands.relaxed import Relaxed
@@ -75,6 +79,11 @@ STRANDS: tuple[type[Strand], ...] = (
     Skip,
     Acg,
     Relaxed,
+    # models of clients' own
+    Parts,
+    Ditto,
+    Apfl,
+    PFedMe,
     # what is told of clients
     Dp,
 )
@@ -113,6 +122,10 @@ METHODS: dict[str, str] = {
     "fedrs": "rs",
     "fedetf": "etf+rod(missing=1.0, personal=false)",
     "fedbabu": "babu",
+    "fedper": "parts",
+    "fedrep": "parts(own_epochs=1)",
+    "lg_fedavg": "parts(own=body)",
+    "fedbn": "parts(own=norms)",
 }
 """Papers' names for chains; a strand's own name is a method too."""
 
@@ -127,5 +140,9 @@ PAPERS: dict[str, str] = {
     "fedsmoo": "FedSMOO (Sun et al., 2023)",
     "fedacg": "FedACG (Kim et al., 2024)",
     "fedetf": "FedETF (Li et al., 2023)",
+    "fedper": "FedPer (Arivazhagan et al., 2019)",
+    "fedrep": "FedRep (Collins et al., 2021)",
+    "lg_fedavg": "LG-FedAvg (Liang et al., 2020)",
+    "fedbn": "FedBN (Li et al., 2021)",
 }
 """The papers of methods that are not a single strand."""

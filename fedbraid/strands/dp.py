@@ -12,6 +12,7 @@ from fedbraid.core.tree import Tree
 from fedbraid.errors import UserError
 from fedbraid.strands.skip import SENDS
 
+UPLOADS = "replace the model that is uploaded"
 WEIGHS = "the noise is for clients that count the same, and {} weighs them; leave it out"
 TELLS = "the server of {} uses what clients tell it beside their clipped updates, which noise on its step does not hide"
 ELSEWHERE = "dp's updates are from the server's model, and {} sends another one; leave it out"
@@ -59,6 +60,7 @@ class Dp(Strand):
     @property
     def constraints(self) -> Constraints:
         return Constraints(
+            claims=(UPLOADS,),
             needs={STEP_ALONE, DRAWN_ALIKE},
             first_in={"update"},  # what others make of the step, they make of the noisy one
             excludes=_beside_the_step,

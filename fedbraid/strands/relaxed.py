@@ -8,6 +8,9 @@ from fedbraid.core.constraints import Constraints
 from fedbraid.core.options import default
 from fedbraid.core.strand import Client, Setup, Strand
 from fedbraid.core.tree import Tree
+from fedbraid.strands.dp import UPLOADS
+
+STARTS = "choose where local training starts"
 
 
 @dataclass(frozen=True)
@@ -23,15 +26,19 @@ class Relaxed(Strand):
     title = "FedInit (Sun et al., 2023)"
     averages = "uniform"
     neutral = {"b": 0.0}
-    constraints = Constraints(
-        excludes={
-            "drift": "drift sums up what training moved from the model received, and relaxed starts elsewhere",
-            "skip": "a client's last model says nothing of the one that skip sends it, which another client trained",
-        }
-    )
 
     b: float = default(0.1, least=0)
     mean: Literal["models", "moves"] = "models"
+
+    @property
+    def constraints(self) -> Constraints:
+        return Constraints(
+            claims=(STARTS, UPLOADS) if self.mean == "moves" else (STARTS,),
+            excludes={
+                "drift": "drift sums up what training moved from the model received, and relaxed starts elsewhere",
+                "skip": "a client's last model says nothing of the one that skip sends, which another client trained",
+            },
+        )
 
     def init_client(self, setup: Setup) -> Tree:
         return {"last": setup.w, "known": setup.w.new_zeros(())}

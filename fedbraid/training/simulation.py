@@ -227,6 +227,7 @@ def setup_of(config: Config, model: Model, dataset: Dataset, clients: Clients, p
         models.last_layer(model.training),
         fixed or coming(population, sampling.rate),
         model.frozen,
+        model.norms,
     )
 
 

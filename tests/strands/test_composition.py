@@ -92,12 +92,15 @@ REFUSED = {
     *(("lc", "rs"), ("rs", "rod"), ("rs", "fedacd")),
     *(("avgm", "acg"), ("opt", "acg")),
     *combinations(("nh", "etf", "babu", "creff"), 2),
+    *((name, "parts") for name in ("scaffold", "drift", "cm", "smoo", "nh", "etf", "babu", "creff", "relaxed")),
+    ("parts", "dp"),
 }
 UNIFORM_ALREADY = {"qfair", "scaffold", "drift", "opt", "nh", "cm", "lesam", "smoo", "acg", "relaxed"}
 """Papers that average uniformly: `uniform` beside them says what holds anyway."""
 NOTHING_NEW = {
     *(("uniform", name) for name in UNIFORM_ALREADY),
     *(("sizes", name) for name in NAMES if name not in UNIFORM_ALREADY | {"sizes", "uniform"}),
+    *(pair for pair in PAIRS if {"ditto", "apfl"} & {*pair}),  # personal models beside a global one
     ("avgm", "skip"),  # two rounds average once, and momentum begins at the second average
     ("nova", "skip"),  # what counts are the steps of the second round, and here all take three
 }
