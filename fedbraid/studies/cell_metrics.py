@@ -1,4 +1,4 @@
-"""How a cell's number is read from the record of a run: `best`, `mean_last(n=10)`, `rounds_to(target=0.55)` …
+"""Metrics that read a cell's number from the record of a run: `best`, `mean_last(n=10)`, `rounds_to(target=0.55)` …
 
 What is read is the accuracy on the test set, unless `of` names another key of the rounds' log, such as
 `last(of='drift.variance')`. Of accuracies more is better, those of `evaluate.metrics` know it themselves, and of
@@ -136,7 +136,7 @@ def best(of: str = ACCURACY, better: str = "") -> CellMetric:
 
 
 def chosen(of: str = ACCURACY, better: str = "") -> CellMetric:
-    """What somebody without test data would have chosen, and what it is worth on them: by accuracy, if there is one."""
+    """Read the test score of the round that validation samples would choose: by accuracy, if there is one."""
     made = _metric(f"test {key_words(of)} of the round that is best on validation samples", of, better, _none)
 
     def read(r: Record) -> float | None:
@@ -209,7 +209,7 @@ WAITING = {
 def _until(
     name: str, target: float | None, row: str, of: str, better: str, spent: Callable[[Record], Sequence[float]]
 ) -> CellMetric:
-    """What was spent until a round of the log reached the target, or the best of another row; `spent` has it after
+    """Read what was spent until a round of the log reached the target, or the best of another row; `spent` has it after
     each round."""
     if (target is None) == (not row):
         way = f"such as {name}(target=0.55), or the row whose best it is, such as {name}(row='FedAvg')"
@@ -354,7 +354,7 @@ def class_std() -> CellMetric:
 
 
 def skew(name: str) -> CellMetric:
-    """Of the split that a run was made on: `kl`, `gini`, `classes` …"""
+    """Read the skew of the split that a run was made on: `kl`, `gini`, `classes` …"""
     from fedbraid.studies.skew import SKEWS, skew_of  # which most studies do without
 
     if name not in SKEWS:

@@ -42,7 +42,7 @@ class Cell:
 
     @cached_property
     def config(self) -> Config | None:
-        """What its runs are, with seed 0; None where nothing is trained."""
+        """The configuration of its runs, with seed 0; None where nothing is trained."""
         if self.skip or self.calculation:
             return None
         try:

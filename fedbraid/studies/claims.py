@@ -1,4 +1,4 @@
-"""Whether a table's claim holds: differences between cells, paired over seeds, with their confidence interval.
+"""Tests of a table's claims: differences between cells, paired over seeds, with their confidence interval.
 
 A pair of cells is compared seed by seed, in the metric's own direction: a difference above zero speaks for the cell
 that is claimed to be better. A claim may have many pairs, and is of each of them; each seed gives the mean over them,
@@ -113,7 +113,7 @@ class Finding:
 
     @property
     def none_reached(self) -> bool:
-        """Whether all differences are of two runs of which neither got to the target."""
+        """True if every difference is of two runs of which neither reached the target."""
         return any(pair.neither for pair in self.pairs) and all(
             pair.neither == len(pair.differences) for pair in self.pairs
         )
@@ -129,7 +129,7 @@ class Finding:
 
     @property
     def on_average(self) -> Verdict:
-        """What the mean over the pairs says, whatever single ones say."""
+        """The verdict by the mean over the pairs, whatever single ones say."""
         return verdict(self.overall, self.claim.margin)
 
 
@@ -192,7 +192,7 @@ def by_seed(pairs: Sequence[Pair]) -> list[float]:
 
 
 def of_all(pairs: Sequence[Pair], overall: Interval | None, margin: float, tries: int) -> Verdict:
-    """What is said of each pair is refuted by one, and not yet shown while one is on the other side."""
+    """Return the verdict on a claim about each pair: one refutes it, and one on the other side leaves it undecided."""
     if refuting(pairs, margin, tries):
         return "does not hold"
     found = verdict(overall, margin)
@@ -200,7 +200,7 @@ def of_all(pairs: Sequence[Pair], overall: Interval | None, margin: float, tries
 
 
 def agrees(pair: Pair, margin: float) -> bool:
-    """Whether its mean lies on the claimed side, by more than rounding."""
+    """Tell if its mean lies on the claimed side, by more than rounding."""
     found = pair.interval
     return found is not None and found.mean + margin > ROUNDING * max(1.0, abs(found.mean))
 
@@ -238,6 +238,6 @@ def verdict(found: Interval | None, margin: float = 0.0) -> Verdict:
 
 
 def _at_least(sample: Sample, seed: int, beside: float) -> float:
-    """What a run that never got there would have needed at the least: a round more than it, or the other, had."""
+    """Return the least that a run without the target would have needed: a round more than it, or the other, had."""
     cost, rounds = sample.spent[seed]
     return max(cost, beside) * (rounds + 1) / rounds

@@ -1,4 +1,4 @@
-"""How a cell's runs went, over rounds or over what they cost."""
+"""Courses of a cell's runs, over rounds or over what they cost."""
 
 from __future__ import annotations
 

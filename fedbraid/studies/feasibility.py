@@ -1,4 +1,4 @@
-"""What can be said against a cell's run before its data are there."""
+"""Checks of a cell's run that need none of its data."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def source_of(config: Config) -> str:
 
 
 def _digest(path: Path) -> str:
-    """Of a file its content; of a folder, which may be large, the names and sizes of all that is in it."""
+    """Digest a file by its content, and a folder, which may be large, by the names and sizes of all that is in it."""
     if not path.is_dir():
         found = path.stat()
         return _content(path, found.st_size, found.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""What keys of the log and quantities of analyses are, in words."""
+"""Labels of the log's keys and of the quantities of analyses."""
 
 from __future__ import annotations
 

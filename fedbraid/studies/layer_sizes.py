@@ -1,4 +1,4 @@
-"""How many numbers a layer of a network trains: ASD's fifth table, which lists layers."""
+"""Trained numbers of each layer of a network: ASD's fifth table, which lists layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study may read from the log of a run: the keys that its rounds have, and what asks for them."""
+"""Keys that a study may read from the log of a run, and the settings that put them there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def needs(of: str) -> str:
 
 
 def met(needed: str, config: Config) -> bool:
-    """Whether a run is asked for what a metric needs."""
+    """Tell if a run's settings log what a metric needs."""
     evaluate = config.evaluate
     asked = [*map(needs, evaluate.metrics), *map(_analyses, config.analyses)]
     more = evaluate.per_client and PER_CLIENT, evaluate.groups and GROUPS, evaluate.validation and VALIDATION

@@ -1,4 +1,4 @@
-"""What a method sends to a client beside the model, in bytes: rFedAvg's third table."""
+"""Bytes that a method sends to a client beside the model: rFedAvg's third table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def payload(settings: Settings, seed: int) -> float:
 
 
 def beside_the_model(job: Job) -> float:
-    """What one client of a job receives from the strands, the same for all of them or one's own."""
+    """Return what one client of a job receives from the strands, shared by all clients or its own."""
     each = (nbytes(tree) / (len(job.cohort) if isinstance(tree, PerClient) else 1) for tree in job.sent.values())
     return float(sum(each))
 

@@ -1,4 +1,4 @@
-"""What a recipe asks to be drawn, with the numbers that there are for it."""
+"""The pictures that a recipe asks for, with the numbers that there are for them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Asked:
 
     @property
     def looks(self) -> dict[str, Look]:
-        """How rows look, which is the same in all pictures of one order."""
+        """The looks of rows, the same in all pictures of one order."""
         return looks([*self.order])
 
     def panel(self, column: str) -> list[Curve]:
@@ -62,14 +62,14 @@ class Asked:
 
     @property
     def label(self) -> str:
-        """What its numbers are, in words: those that the cells' metrics begin with, where they differ."""
+        """The label of its numbers: the words that the cells' metrics begin with, where they differ."""
         labels = zip(*[self.named(column).split() for column in self.columns], strict=False)
         return (
             " ".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, labels)) or "table's numbers"
         )
 
     def named(self, column: str) -> str:
-        """What the numbers of a column are; nothing where rows differ in that."""
+        """Return the label of a column's numbers; nothing where rows differ in it."""
         words = dict.fromkeys(
             f"{entry.metric.label}{' (%)' if entry.scale == 100.0 else ''}"
             for entry in self.shown

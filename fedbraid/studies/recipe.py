@@ -40,7 +40,7 @@ class Override:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says of its table, as differences of cells that should be above zero.
+    """A claim of a paper about its table, as differences of cells that should be above zero.
 
     A cell is written `row` (in every column of `columns`), or `row @ column`. Differences count in the metric's own
     direction: fewer rounds are better. With a margin, in the table's unit, the claim is "no worse by more than that".
@@ -55,7 +55,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn beside the table."""
+    """A picture beside the table."""
 
     kind: Literal["curves", "line", "bars", "split"] = "curves"  # split: who holds what, a picture for each column
     of: str = "accuracy"  # curves: what is followed over the rounds

@@ -49,7 +49,7 @@ def files(wanted: Sequence[str]) -> list[Path]:
 
 
 def called(file: Path) -> str:
-    """What a recipe is asked for as."""
+    """Return the name that a user asks for a recipe by: its own, or its path."""
     return file.stem if file.parent == HERE else str(file)
 
 
@@ -78,7 +78,7 @@ MOST_DIGITS = 12
 
 
 def check(recipe: Recipe, own: tuple[type[Strand], ...] = ()) -> None:
-    """That all parts of a recipe fit together, and that every cell's configuration can be made. Nothing is loaded."""
+    """Check that all parts of a recipe fit together, and that every cell's configuration can be made; load no data."""
     for key in ("paper", "item", "title"):
         if not getattr(recipe, key).strip():
             raise UserError(f"{key} must say something")
@@ -216,7 +216,7 @@ def _direction(cell: Cell) -> bool:
 
 
 def _same(one: Cell, other: Cell) -> bool:
-    """Whether two cells have the same number on every seed: a row that forgot its method is FedAvg."""
+    """Tell if two cells have the same number on every seed: a row that forgot its method is FedAvg."""
     runs = one.config is not None and other.config is not None and digest(one.config) == digest(other.config)
     return runs and one.metric == other.metric
 

@@ -1,4 +1,4 @@
-"""Where studies are kept: a folder for each table's report, beside those of the runs. Refused before it is needed."""
+"""Folders of studies: one for each table's report, beside those of the runs; refused before they are needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNS = "runs", "unfinished", "tuned", "verdicts"
 
 
 def report_folders(tables: Mapping[str, Table], out: Path) -> dict[str, Path]:
-    """Where each table is reported, by what it is asked for as; refused if it cannot be, before anything is trained."""
+    """Return the folder of each table's report, by the name that a user asks for; refuse it before any training."""
     folders: dict[str, Path] = {}
     for asked, made in tables.items():
         folder = out / directory_name(made.recipe.name + made.changes.folder)
@@ -34,7 +34,7 @@ def report_folders(tables: Mapping[str, Table], out: Path) -> dict[str, Path]:
 
 
 def check_folders(places: Iterable[Path]) -> None:
-    """What is there must be a folder."""
+    """Refuse a path that is there and no folder."""
     for place in places:
         if os.path.lexists(place) and not place.is_dir():
             raise UserError(f"{place} is not a folder, which a study needs there; choose another --out")

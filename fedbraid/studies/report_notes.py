@@ -1,4 +1,4 @@
-"""What a reader must know beside the numbers: how they were read, what differs from the paper, what is missing."""
+"""Notes beside a table's numbers: how they were read, what differs from the paper, what is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def headline(entries: Entries, found: Sequence[Finding], variant: str = "") -> s
 
 
 def _equivalent(judged: Sequence[Equivalence], margin: float) -> list[str]:
-    """How many accuracies are the paper's, in a sentence."""
+    """Count the accuracies that are the paper's, in a sentence."""
     if not judged:
         return []
     same, differ, undecided = (judged.count(verdict) for verdict in EQUIVALENCES)
@@ -57,7 +57,7 @@ def equivalence_words(margin: float) -> str:
 
 
 def _so_far(found: Sequence[Finding]) -> list[str]:
-    """Of claims of which only some pairs were run."""
+    """Return the verdicts so far of claims of which only some pairs were run."""
     counts = Counter(one.so_far for one in found)
     words = [f"{n} {WORDS[v][n > 1]}" for v in WORDS if v != "undecided" and (n := counts[v])]
     return [f"As far as it was run, {listed(words)}."] if words else []
@@ -72,7 +72,7 @@ WORDS: dict[Verdict, tuple[str, str]] = {
 
 
 def warnings(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
-    """What is said before all numbers: in what the runs are not those of the recipe."""
+    """Return what stands before all numbers: in what the runs are not those of the recipe."""
     told = []
     if results.variant:
         told.append(
@@ -100,7 +100,7 @@ def warnings(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
 
 
 def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
-    """What the numbers are, below the table."""
+    """Return the notes below the table: what its numbers are."""
     there = [entry for entry in entries.values() if entry.values]
     told = _about_metrics(recipe, entries)
     if any(len(entry.values) > 1 for entry in there):

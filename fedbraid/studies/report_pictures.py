@@ -54,7 +54,7 @@ def _of_numbers(wanted: Asked) -> list[Asks]:
 
 
 def _splits(wanted: Asked, results: Results) -> list[Asks]:
-    """Of each column, the split of its first run: another seed has another."""
+    """Return the split of each column's first run: another seed has another."""
     found: list[Asks] = []
     for column in wanted.columns:
         records = [record for row in wanted.rows for record in results.cells[row, column].records.values()]
@@ -91,7 +91,7 @@ def reading(wanted: Asked) -> str:
 
 
 def _sentences(better: str, spread: str, paper: str) -> str:
-    """What is better and what whiskers are as one, and whose the marks are."""
+    """Return the sentences below a picture: which direction is better, what whiskers and marks are."""
     parts = "; ".join(filter(None, [better, spread])), paper
     return " ".join(f"{_capital(part)}." for part in parts if part)
 

@@ -1,4 +1,4 @@
-"""What reports say, read from the results.json of each."""
+"""Reports as data, read from the results.json of each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Reported:
 
     @property
     def trainable(self) -> int:
-        """How many cells need training and have data that can be had."""
+        """The number of cells that need training and have data that can be had."""
         return sum(
             1 for cell in self.cells if cell["trained"] and (cell["n"] or cell["data"]["name"] not in self.missing)
         )
@@ -80,13 +80,13 @@ class Reported:
 
     @property
     def equivalent(self) -> str:
-        """How many accuracies are the paper's: `same: 3, differs: 1, open: 8`."""
+        """The number of accuracies by their equivalence with the paper's: `same: 3, differs: 1, open: 8`."""
         found = Counter(cell["equivalence"]["verdict"] for cell in self.run if cell["equivalence"])
         return ", ".join(f"{verdict}: {found[verdict]}" for verdict in ("same", "differs", "open") if found[verdict])
 
     @property
     def difference(self) -> str:
-        """Of each kind, as a mean of percents and rounds says nothing."""
+        """The mean difference of each kind of number, as a mean of percents and rounds says nothing."""
         by_kind: dict[str, list[float]] = {}
         for cell in self.compared:
             by_kind.setdefault(kind_of(cell), []).append(cell["difference"])

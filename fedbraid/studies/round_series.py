@@ -1,4 +1,4 @@
-"""What the record of a run says of its rounds: the course of a key of the log, what of it counts, what was spent."""
+"""Series of a run's rounds, read from its record: the values of a key of the log, and what was spent."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def course(record: Record, of: str) -> Course:
 
 
 def is_score(of: str) -> bool:
-    """Whether it is of the model, and not of what was spent or seen on the way."""
+    """Tell if it scores the model, and is not what was spent or seen on the way."""
     return is_share(of) or of in ("loss", "validation_loss") or of in FURTHER
 
 
 def diverged(record: Record, of: str, by: int = 0) -> bool:
-    """Whether the model that `of` is of was not finite at the end, or by a round."""
+    """Tell if the model that `of` scores was not finite at the end, or by a round."""
     last = sum(number <= by for number in record.rounds) - 1 if by else -1
     lost = not record.series["finite"][last] and of in record.series
     return lost and (is_score(of) or record.series[of][last] is None)
@@ -45,7 +45,7 @@ def more_is_better(of: str) -> bool:
 
 
 def aggregations(record: Record) -> list[int]:
-    """How often the server has averaged, after each round: FedSkip's does only now and then."""
+    """Return the number of aggregations after each round: FedSkip's does only now and then."""
     skip = record.config.get("strands", {}).get("skip", {"every": 1, "final_aggregate": False})
     rounds = record.config["rounds"]
     averaged = [n % skip["every"] == 0 or (n == rounds and skip["final_aggregate"]) for n in record.rounds]

@@ -1,4 +1,4 @@
-"""What a run is, so that the same run is made once, whoever asks for it."""
+"""The digest of a run's configuration, so that the same run is made once, whoever asks for it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ Choice = TypeVar("Choice", bound=Named)
 
 
 def _with_defaults(entry: Entry[Any], named: Choice, also: Mapping[str, Any] | None = None) -> Choice:
-    """What is named, with its options' defaults; None cannot be written and is the default anyway."""
+    """Return the named choice with its options' defaults; None cannot be written and is the default anyway."""
     options = {**(also or {}), **entry.options, **named.options}
     return replace(named, options={key: value for key, value in options.items() if value is not None})
 

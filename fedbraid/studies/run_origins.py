@@ -1,4 +1,4 @@
-"""Where a table's numbers come from: how many runs, on which machines, with which versions, in how much time."""
+"""Origins of a table's numbers: how many runs, on which machines, with which versions, in how much time."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Record:
         return self.series["round"]
 
     def has(self, analyses: Iterable[str]) -> bool:
-        """Whether these analyses were made of the run."""
+        """Tell if these analyses were made of the run."""
         return {*analyses} <= {*self.analyses}
 
 
@@ -231,7 +231,7 @@ def _write(out: Path, parts: Mapping[str, Any]) -> Path:
 
 
 def _damage(values: Mapping[str, Any]) -> str:
-    """What is wrong with the parts of a record that numbers are read from, or nothing."""
+    """Return what is wrong with the parts of a record that numbers are read from, or nothing."""
     try:
         config = from_dict(values["config"])
     except (UserError, AttributeError, TypeError, KeyError) as error:

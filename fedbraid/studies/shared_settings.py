@@ -72,13 +72,13 @@ def nested(settings: Flat) -> dict[str, Any]:
 
 
 def _decides(side: int, key: str, configs: Mapping[Place, Flat]) -> bool:
-    """Whether the row (side 0) or the column (side 1) alone says what the key's value is, or that it has none."""
+    """Tell if the row (side 0) or the column (side 1) alone decides the key's value, or that it has none."""
     found: dict[str, Any] = {}
     return all(found.setdefault(place[side], config.get(key)) == config.get(key) for place, config in configs.items())
 
 
 def _agreed(configs: Iterable[Flat]) -> Flat:
-    """What all of them have, with the same value."""
+    """Return the settings that all of them have, with the same value."""
     first, *others = list(configs) or [{}]
     return {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
 

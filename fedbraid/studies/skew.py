@@ -1,4 +1,4 @@
-"""How skewed a run's split was, as one number of who held what."""
+"""Measures of skew of a run's split: one number of the clients' label counts."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ DIGITS = 2
 
 
 def course_words(of: str) -> str:
-    """What is followed, with its unit."""
+    """Return the label of a course, with its unit."""
     return METRICS.get(of) or key_words(of) + (" (%)" if is_share(of) else "")
 
 
@@ -70,7 +70,7 @@ def _bar(asked: Asked, place: Place) -> Bar:
 
 
 def split(label_counts: partition_figures.Counts, column: str, *, theme: Theme = LIGHT) -> Figure:
-    """Who holds what in a column."""
+    """Draw a column's split: the classes that each client holds."""
     figure: Figure = partition_figures.clients(label_counts, theme=theme)
     name = figure.suptitle(shortened(column, 80), x=0.01, ha="left", fontsize=NORMAL, color=theme.ink)
     name.set_parse_math(False)

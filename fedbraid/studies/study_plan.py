@@ -23,7 +23,7 @@ from fedbraid.studies.run_digest import HOW, NOT_HERE, digest
 
 @dataclass(frozen=True)
 class Changes:
-    """How a table is run otherwise than its recipe says."""
+    """Changes with which a table is run otherwise than its recipe says."""
 
     small: bool = False
     seeds: int = 0  # 0 = as many as the recipe says
@@ -42,7 +42,7 @@ class Changes:
 
     @property
     def folder(self) -> str:
-        """What is added to a recipe's name, so that tables that were run otherwise have reports of their own."""
+        """The end of the report folder's name, so that tables that were run otherwise have reports of their own."""
         parts = ["small" if self.small else "", f"rounds={self.rounds}" if self.rounds else "", *self._telling]
         return "".join(f"-{part}" for part in parts if part)
 
@@ -53,7 +53,7 @@ class Changes:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What is laid over every cell."""
+        """The settings that are laid over every cell."""
         values: dict[str, Any] = {"rounds": self.rounds} if self.rounds else {}
         if self.device:
             values["engine"] = {"device": self.device}
@@ -81,7 +81,7 @@ class PlannedRun:
 
 
 def table(recipe: Recipe, changes: Changes | None = None, own: tuple[type[Strand], ...] = ()) -> Table:
-    """What a recipe asks for, with the changes laid over it. `own` are strands beyond FedBraid's."""
+    """Return a recipe's table with the changes laid over it. `own` are strands beyond FedBraid's."""
     changes = changes or Changes()
     if changes.rounds and "rounds" in merged({}, changes.settings):
         raise UserError("--rounds and --set rounds both say how many rounds there are; give one of them")
@@ -110,7 +110,7 @@ def as_recorded(one: Table, out: Path) -> Table:
 
 
 def has_records(one: Table, out: Path) -> bool:
-    """Whether a run of some cell is finished, with any seed."""
+    """Tell if a run of some cell is finished, with any seed."""
     configs = [cell.config for cell in one.cells.values() if cell.config]
     recorded = {key for key, _ in run_records.all_in(out)}
     return any(digest(config) in recorded for config in configs)
@@ -145,7 +145,7 @@ def planned(tables: Iterable[Table], only: Sequence[str] = ()) -> list[PlannedRu
 
 
 def cell_names(runs: Sequence[PlannedRun]) -> Callable[[Config], str]:
-    """What a run on its way is called: the first cell that asks for it, with its recipe where there are several."""
+    """Return the name of a run on its way: the first cell that asks for it, with its recipe where there are several."""
     several = len({name.partition(": ")[0] for run in runs for name in run.cells}) > 1
     names = {run.digest: run.cells[0] if several else run.cells[0].partition(": ")[2] for run in runs}
 
@@ -165,7 +165,7 @@ def selected(one: Table, only: Sequence[str]) -> list[Cell]:
 
 
 def _check_only(tables: Sequence[Table], only: Sequence[str]) -> None:
-    """What is named must be in some table."""
+    """Refuse the name of a cell that no table has."""
     for text in only:
         mistakes = [mistake for one in tables if (mistake := _named(one, text)[1])]
         if tables and len(mistakes) == len(tables):
@@ -193,7 +193,7 @@ def shard(runs: Sequence[PlannedRun], text: str) -> list[PlannedRun]:
 
 
 def missing_data(config: Config, data_dir: Path | None) -> str:
-    """How to get the run's data, if it is not here."""
+    """Return how to get the run's data, or nothing if it is here."""
     if "path" in config.data.options:
         path = config.data.options["path"]
         return "" if not path or Path(path).exists() else f"data set {config.data.name!r}: there is no {path}"

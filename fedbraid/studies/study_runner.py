@@ -35,7 +35,7 @@ Analyze = Callable[[Path, str, UserObjects], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class State:
-    """Where a plan's runs stand."""
+    """The progress of a plan's runs."""
 
     finished: tuple[PlannedRun, ...]
     begun: tuple[PlannedRun, ...]
@@ -147,7 +147,7 @@ def conduct(
 
 
 def _look_through(now: State, out: Path, resume: bool) -> None:
-    """What is there already, before anything is trained: damaged or outdated records are told of."""
+    """Check the records that are there before anything is trained: refuse damaged and outdated ones."""
     for run in now.finished:
         _check(run, out)
         _forget(out, run)  # left by a process that was killed before it came to that

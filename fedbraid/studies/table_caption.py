@@ -11,7 +11,7 @@ MOST_KINDS = 3
 
 
 def caption(told: Account, *, whole: bool) -> str:
-    """What is shown, what the numbers are, and how many are missing; the rest is in the report.
+    """Return the caption: what is shown, what the numbers are, and how many are missing; the report has the rest.
 
     `whole` says whether every row and column is there.
     """
@@ -39,7 +39,7 @@ def _numbers(told: Account) -> str:
 
 
 def _missing(told: Account) -> list[str]:
-    """How many cells have no number that should have one, and which data would be needed, wherever it is kept."""
+    """Count the cells that should have a number and have none, and name the data that would be needed."""
     wanted = {place: entry for place, entry in told.entries.items() if not _left_out(told, entry)}
     absent = [place for place, entry in wanted.items() if not entry.values]
     configs = [told.results.cells[place].settings for place in absent if wanted[place].skipped]
@@ -52,5 +52,5 @@ def _missing(told: Account) -> list[str]:
 
 
 def _left_out(told: Account, entry: TableEntry) -> bool:
-    """Whether the recipe itself says that there is no such cell."""
+    """Tell if the recipe itself says that there is no such cell."""
     return entry.skipped in {override.skip for override in told.recipe.overrides if override.skip}

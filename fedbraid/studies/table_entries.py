@@ -37,7 +37,7 @@ class Number:
 
     @property
     def whisker(self) -> float:
-        """How far it is drawn to spread. One seed has no spread, which is not one of 0: NaN is not drawn."""
+        """The length of its whisker. One seed has no spread, which is not one of 0: NaN is not drawn."""
         return nan if self.std is None else self.std
 
 
@@ -75,7 +75,7 @@ class TableEntry:
 
     @property
     def never(self) -> int:
-        """How many runs never reached a target."""
+        """The number of runs that never reached a target."""
         return sum(value == self.metric.never for value in self.values.values())
 
     @property
@@ -99,7 +99,7 @@ class TableEntry:
 
     @property
     def equivalence(self) -> Equivalence | None:
-        """How ours stands to the paper's number, of levels of accuracy; None where there is nothing to compare."""
+        """The equivalence of a level of accuracy with the paper's; None where there is nothing to compare."""
         is_level = self.metric.higher_is_better and unit_of(self.metric, self.scale) == POINTS
         if not is_level or self.difference is None or self.paper is None:
             return None
@@ -107,7 +107,7 @@ class TableEntry:
 
     @property
     def beyond_spreads(self) -> bool:
-        """Whether the difference is larger than both standard deviations together; an unknown one counts as none."""
+        """True if the difference is larger than both standard deviations together; an unknown one counts as none."""
         spreads = [number.std for number in (self.ours, self.paper) if number and number.std is not None]
         return self.difference is not None and bool(spreads) and abs(self.difference) > sum(spreads)
 
@@ -136,7 +136,7 @@ def findings(recipe: Recipe, results: Results) -> list[Finding]:
 def _in_paper(
     claim: Claim, table: Mapping[Place, TableEntry], compared: Sequence[tuple[Place, Place]]
 ) -> tuple[int, int]:
-    """How many of the paper's own numbers are on the side that it claims, and how many pairs of them it gives."""
+    """Count the pairs of the paper's own numbers that are on the side that it claims, and all pairs that it gives."""
     given = [(table[one], table[other]) for one, other in compared]
     apart = [
         (one.paper.mean - other.paper.mean) * (1 if one.metric.higher_is_better else -1)
@@ -148,7 +148,7 @@ def _in_paper(
 
 
 def commands(recipe: Recipe, results: Results, call: str = "") -> list[str]:
-    """What would run the cells that are missing: one command for all of them, or one for each row.
+    """Return the commands that would run the missing cells: one command for all of them, or one for each row.
 
     `call` is what `study run` is given to find the recipe, its strands and its runs, if that is more than its name.
     """
@@ -233,7 +233,7 @@ def _sample(entry: TableEntry, cell: CellResult) -> Sample:
 
 
 def unit_of(metric: CellMetric, scale: float) -> str:
-    """What a difference of two of its numbers is counted in."""
+    """Return the unit of a difference of two of its numbers."""
     if metric.percent != 1.0:
         return {1.0: "", 100.0: POINTS}.get(scale, "points²")
     name, _ = terms(metric.text, "a metric")[0]

@@ -1,4 +1,4 @@
-"""What there is of a recipe's table: each cell's numbers, and the records that they were read from."""
+"""Results of a recipe's table: each cell's numbers, and the records that they were read from."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Results:
 def gathered(
     table: Table, out: Path, data_dir: Path | None = None, refused: Mapping[str, str] | None = None
 ) -> Results:
-    """What the records under `out` have of a table. `refused` says, by digest, why runs cannot be made."""
+    """Gather a table's numbers from the records under `out`. `refused` has, by digest, why runs cannot be made."""
     cells = {place: _cell(cell, table, out, data_dir, refused or {}) for place, cell in table.cells.items()}
     return Results(cells, table.seeds, str(table.changes))
 
 
 def why_empty(table: Table, found: Results) -> str:
-    """What the finished runs lack where no cell has a number; nothing where one has, or where none is finished."""
+    """Say what the finished runs lack where no cell has a number; nothing where one has, or where none is finished."""
     runs = {(record.digest, record.seed) for cell in found.cells.values() for record in cell.records.values()}
     if not runs or any(cell.values for cell in found.cells.values()):
         return ""

@@ -211,7 +211,7 @@ def _numbers(report: Reported, notes: StudyNotes) -> list[str]:
 
 
 def _deviations(cell: Mapping[str, Any], notes: StudyNotes) -> list[str]:
-    """How the data of a cell are not the paper's. Part of a data set is one such way, whatever the notes say."""
+    """Return how a cell's data deviate from the paper's. Part of a data set is one such way, whatever the notes say."""
     said = notes.deviations(cell["data"])
     counts = {"samples": "training samples", "test_samples": "test samples"}
     return said + [f"{n:,} {words} of it" for key, words in counts.items() if (n := cell["data"].get(key, 0))]
