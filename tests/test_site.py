@@ -69,6 +69,15 @@ def test_the_reference_says_what_keys_mean_and_their_ranges(reference):
     assert any("at least 0 and below 1" in row for row in rows)
 
 
+def test_every_configuration_key_is_explained(reference):
+    """A comment beside the field, or above it, says what a key means."""
+    rows = re.findall(r"^\| `([\w.]+)` \|.*\| ([^|]*) \|$", reference.configuration(), re.M)
+    assert len(rows) > 60
+    assert not [
+        key for key, note in rows if not note.strip() or note.startswith(("has an effect", "at least", "above"))
+    ]
+
+
 def test_the_reference_has_every_command_and_option(reference):
     import typer
 

@@ -39,41 +39,50 @@ class Named:
 
 @dataclass(frozen=True)
 class DataConfig(Named):
-    name: str = "digits"
+    """The data set; `fedbraid data list` shows all, with their options."""
+
+    name: str = "digits"  # of a data set, or a path to a file or folder of your own
 
 
 @dataclass(frozen=True)
 class ModelConfig(Named):
-    name: str = "mlp"
+    """The network; `fedbraid models` shows all, with their options."""
+
+    name: str = "mlp"  # of a built-in network
 
 
 @dataclass(frozen=True)
 class PartitionConfig(Named):
-    name: str = "dirichlet"
-    clients: int = 0  # 0 = ten, or as many as the partition itself says (natural: as the data has users)
+    """How training samples are divided between clients; `fedbraid data list` shows all partitions."""
+
+    name: str = "dirichlet"  # of a partition
+    clients: int = 0  # 0 = ten, or as many as the partition defines (natural: one for each user)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig(Named):
     """The local optimiser; `fedbraid.core.optimizer` has the options of each."""
 
-    name: str = "sgd"
+    name: str = "sgd"  # sgd, adam, adamw or rmsprop
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Sampling of the clients of a round."""
 
+    # fixed: the same number in every round; by_size: the same, larger clients more often; bernoulli: each client with
+    # probability rate; listed: as file says
     scheme: Literal["fixed", "by_size", "bernoulli", "listed"] = "fixed"
-    clients: int = default(0, beside=("scheme=fixed", "scheme=by_size", "scheme=listed"))  # a round; 0 = everybody
+    clients: int = default(0, beside=("scheme=fixed", "scheme=by_size", "scheme=listed"))  # in a round; 0 = all
     rate: float = default(0.1, beside="scheme=bernoulli")  # each takes part with this probability, at least one does
     file: str = default("", beside="scheme=listed")  # a line of client numbers for each round
+    # own: from the run's streams; others: from the generator of released code
     draws: Literal["own", "python", "numpy", "feddyn"] = default("own", beside=("scheme=fixed", "scheme=bernoulli"))
-    draws_seed: int = default(0, beside="draws")  # of the generator that released code drew its cohorts from
-    dropout: float = 0.0  # each is lost in the middle of its round with this probability
-    late: float = 0.0  # share of the clients that are not there from the beginning …
-    late_from: int = default(2, beside="late")  # … but join in a round drawn from late_from..late_by
-    late_by: int = default(10, beside="late")
+    draws_seed: int = default(0, beside="draws")  # the seed of that generator
+    dropout: float = 0.0  # probability that a client is lost in the middle of its round
+    late: float = 0.0  # share of the clients that join later, in a round drawn from late_from..late_by
+    late_from: int = default(2, beside="late")  # first round in which late clients join
+    late_by: int = default(10, beside="late")  # last round in which late clients join
 
     def __post_init__(self) -> None:
         at_least("sampling.clients", self.clients, 0)
@@ -112,7 +121,7 @@ class Evaluation:
 
     every: int = 1  # rounds; the last one is always evaluated
     model: Literal["server", "cohort"] = "server"  # what the server hands out, or the mean of the round's models
-    per_client: bool = False
+    per_client: bool = False  # also the score at each client
     groups: bool = False  # also the accuracy of head, middle and tail classes, by their training samples
     metrics: tuple[str, ...] = ()  # further ones by name, such as auroc; `fedbraid.core.metrics` has them
     target: float = 0.0  # accuracy whose first round is reported; 0 = none
@@ -134,9 +143,10 @@ class Evaluation:
 class EngineConfig:
     """The engine that trains clients, and its device. None of it changes a result beyond rounding."""
 
+    # stack: vectorised over clients; loop: one client after the other; compiled: machine code on a CPU; ray: a cluster
     kind: Literal["auto", "stack", "loop", "compiled", "ray"] = "auto"
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64"] = "float32"  # of parameters and arithmetic
     precision: Precision = "highest"  # of float32 products on CUDA, in torch's words: high = TF32, medium = bfloat16
     chunk: int = 0  # clients trained at a time at most, which bounds memory; 0 = as many as fit
     workers: int = 0  # clients trained at once on a CPU, but for the stack; ray: of the cluster; 0 = one per core
@@ -170,10 +180,10 @@ class Analysing:
 class Config:
     """One run. Everything has a default: FedAvg on the digits of ten skewed clients."""
 
-    method: str = "fedavg"
-    rounds: int = 30
-    seed: int = 0
-    varied: tuple[str, ...] = ()  # settings that tell it from other runs of its method; they are part of its name
+    method: str = "fedavg"  # strands joined by +, such as fedprox(mu=0.1)+disco
+    rounds: int = 30  # rounds of communication
+    seed: int = 0  # of all random streams
+    varied: tuple[str, ...] = ()  # settings that a comparison varies; they are part of the run's name
     strands: dict[str, dict[str, Any]] = field(default_factory=dict)  # hyper-parameters by strand
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
@@ -185,7 +195,7 @@ class Config:
     augment: Augment = Augment()
     buffers: Literal["average", "local", "freeze"] = "average"  # BatchNorm's running statistics: see configuration.md
     evaluate: Evaluation = Evaluation()
-    analyses: tuple[str, ...] = ()  # names of those that put numbers into the log
+    analyses: tuple[str, ...] = ()  # analyses whose numbers are in the log, such as drift
     analysis: Analysing = default(Analysing(), beside="analyses")
     engine: EngineConfig = EngineConfig()
     save: Saving = Saving()

@@ -31,7 +31,7 @@ class Augment:
     crop_share: float = default(1.0, beside="crop")  # how many of the images are cropped (FedDyn and ASD: half of them)
     padding: Literal["zero", "mean", "reflect"] = default("zero", beside=("crop", "rotation"))  # mean: 0 if normalised
     flip: float = 0.0  # probability of being mirrored left to right
-    flip_vertical: float = 0.0
+    flip_vertical: float = 0.0  # probability of being mirrored top to bottom
     rotation: float = 0.0  # degrees, at most so far to either side; corners are filled like the padding, or with zero
     brightness: float = 0.0  # times a factor from 1 - brightness to 1 + brightness
     contrast: float = 0.0  # the same, around the image's mean grey

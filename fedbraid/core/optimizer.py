@@ -42,10 +42,10 @@ class Sgd:
     """v ← ρ v + g + λ w;  w ← w − η v."""
 
     name: ClassVar[str] = "sgd"
-    lr: float = default(0.1, least=0)
-    momentum: float = default(0.0, least=0, below=1)
-    nesterov: bool = default(False, beside="momentum")
-    weight_decay: float = default(0.0, least=0)
+    lr: float = default(0.1, least=0)  # learning rate
+    momentum: float = default(0.0, least=0, below=1)  # of the client's own steps in a round
+    nesterov: bool = default(False, beside="momentum")  # Nesterov's momentum
+    weight_decay: float = default(0.0, least=0)  # L2 penalty, added to the gradient
     decay: float = default(1.0, least=0)  # the learning rate of round t is lr * decay ** t
     clip: float = default(0.0, least=0)  # the largest norm of the raw gradient; 0 = no limit
 
@@ -77,13 +77,13 @@ class Adam:
     """Adam with bias correction; weight decay enters the gradient."""
 
     name: ClassVar[str] = "adam"
-    lr: float = default(0.001, least=0)
-    beta1: float = default(0.9, least=0, below=1)
-    beta2: float = default(0.999, least=0, below=1)
-    eps: float = default(1e-8, least=0)
-    weight_decay: float = default(0.0, least=0)
-    decay: float = default(1.0, least=0)
-    clip: float = default(0.0, least=0)
+    lr: float = default(0.001, least=0)  # learning rate
+    beta1: float = default(0.9, least=0, below=1)  # decay of the mean of gradients
+    beta2: float = default(0.999, least=0, below=1)  # decay of the mean of squared gradients
+    eps: float = default(1e-8, least=0)  # added to the denominator
+    weight_decay: float = default(0.0, least=0)  # L2 penalty, added to the gradient
+    decay: float = default(1.0, least=0)  # the learning rate of round t is lr * decay ** t
+    clip: float = default(0.0, least=0)  # the largest norm of the raw gradient; 0 = no limit
 
     def init(self, w: Tensor) -> Tree:
         return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": w.new_zeros(())}
@@ -111,7 +111,7 @@ class AdamW(Adam):
     """Adam whose weight decay is apart from the gradient: w ← (1 − η λ) w, then Adam's step without decay."""
 
     name: ClassVar[str] = "adamw"
-    weight_decay: float = default(0.01, least=0)
+    weight_decay: float = default(0.01, least=0)  # decoupled from the gradient
 
     def step(self, g: Tensor, state: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
         return self.adam_step(g, state, w * (1 - lr * self.weight_decay) if self.weight_decay else w, lr)
@@ -122,12 +122,12 @@ class RmsProp:
     """RMSProp as torch has it: v ← α v + (1 − α) g²;  w ← w − η g / (√v + ε)."""
 
     name: ClassVar[str] = "rmsprop"
-    lr: float = default(0.01, least=0)
-    alpha: float = default(0.99, least=0, below=1)
-    eps: float = default(1e-8, least=0)
-    weight_decay: float = default(0.0, least=0)
-    decay: float = default(1.0, least=0)
-    clip: float = default(0.0, least=0)
+    lr: float = default(0.01, least=0)  # learning rate
+    alpha: float = default(0.99, least=0, below=1)  # decay of the mean of squared gradients
+    eps: float = default(1e-8, least=0)  # added to the denominator
+    weight_decay: float = default(0.0, least=0)  # L2 penalty, added to the gradient
+    decay: float = default(1.0, least=0)  # the learning rate of round t is lr * decay ** t
+    clip: float = default(0.0, least=0)  # the largest norm of the raw gradient; 0 = no limit
 
     def init(self, w: Tensor) -> Tree:
         return {"v": torch.zeros_like(w)}

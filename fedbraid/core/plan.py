@@ -28,7 +28,7 @@ class LocalWork:
     """How much a client trains in a round."""
 
     batch: int = 32  # 0 = the whole local set as one batch
-    epochs: int = default(1, unless="steps")
+    epochs: int = default(1, unless="steps")  # passes over the client's data in a round
     steps: int = 0  # if given, this many steps instead of epochs
     least: int = 0  # stragglers: each client and round draws its epochs (or steps) from least..most
     # leave out the last, smaller batch (a client smaller than one batch still takes it)

@@ -15,7 +15,7 @@ from fedbraid.errors import UserError
 class Schedule:
     """What a round's learning rate is multiplied with, beside the optimiser's own decay."""
 
-    shape: Literal["constant", "step", "cosine"] = "constant"
+    shape: Literal["constant", "step", "cosine"] = "constant"  # of the learning rate over rounds
     warmup: int = 0  # rounds in which it rises in a line, before the first one with the whole of it
     milestones: tuple[int, ...] = default((), beside="shape=step")  # after so many rounds each …
     gamma: float = default(0.1, beside="shape=step")  # … it is multiplied with this
