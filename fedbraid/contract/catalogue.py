@@ -11,7 +11,7 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.round import one_round
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
-from fedbraid.strands import METHODS, PAPERS, STRANDS
+from fedbraid.strands import METHODS, PAPERS, STRANDS, installed
 from fedbraid.strands.parser import parse
 
 
@@ -79,7 +79,7 @@ def _code(written: str, entry: dict[str, Any]) -> str:
 
 def one(name: str) -> dict[str, Any]:
     """A method or strand whole, with its source."""
-    known = {s.name for s in STRANDS} | set(METHODS)
+    known = {s.name for s in STRANDS} | set(METHODS) | set(installed.names())
     if name not in known:
         raise unknown("method", name, known)
     kinds = [type(s) for s in parse(name)]

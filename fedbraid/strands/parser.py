@@ -12,7 +12,7 @@ from fedbraid.core.chain import Chain, changed, hyper_parameters, others
 from fedbraid.core.strand import Strand
 from fedbraid.core.typed import structured
 from fedbraid.errors import UserError, unknown
-from fedbraid.strands import METHODS, STRANDS
+from fedbraid.strands import METHODS, STRANDS, installed
 
 Own = type[Strand] | Sequence[type[Strand]]
 """A user's own strands, beyond those of FedBraid: one class, or several."""
@@ -82,6 +82,9 @@ def strand_names(
 def _strands(text: str, settings: Mapping[str, Mapping[str, Any]], own: Iterable[type[Strand]]) -> list[Strand]:
     """The strands that a method is written with."""
     known = _known(own)
+    for name, _ in terms(text, A_METHOD):
+        if name not in known and name not in METHODS and (found := installed.find(name)):
+            known[name] = found
     return [
         _build(known[name], preset | dict(settings.get(name, {})) | given)
         for name, preset, given in _parts(text, known)
@@ -101,7 +104,7 @@ def _parts(text: str, known: Mapping[str, type[Strand]]) -> Iterator[tuple[str, 
     """The strands of a method, papers' names expanded: what belongs to the name, and what the text gives."""
     for name, given in terms(text, A_METHOD):
         if name not in known and name not in METHODS:
-            raise unknown("method", name, {*known, *METHODS}, OWN)
+            raise unknown("method", name, {*known, *METHODS, *installed.names()}, OWN)
         chain = METHODS.get(name, name)
         expanded = terms(chain, A_METHOD) if chain else []
         if given and len(expanded) != 1:
