@@ -52,6 +52,8 @@ class Recorded:
     def __post_init__(self) -> None:
         if not self.directory.started:
             raise UserError(f"{self.path} holds no run; name the directory that `fedbraid run --out` wrote")
+        if self.directory.over:
+            self.directory.check_files("config.toml", self.directory.log.name)
 
     @property
     def directory(self) -> RunDirectory:

@@ -39,6 +39,7 @@ from fedbraid.cli.shared_options import (
 )
 from fedbraid.cli.study_commands import study_app
 from fedbraid.cli.terminal_table import word_table
+from fedbraid.cli.verify import verify
 from fedbraid.errors import UserError
 from fedbraid.storage.folders import next_numbered
 from fedbraid.version import __version__
@@ -57,6 +58,7 @@ app.add_typer(study_app, name="study")
 app.command()(predict)
 app.command()(analyze)
 app.command()(privacy)
+app.command()(verify)
 for command in (keys, serve, join):
     app.command()(command)
 

@@ -15,7 +15,7 @@ def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A .csv, .parquet or .npz file, or a folder of images.")],
     place: Annotated[
-        Path | None, typer.Option("--out", help="A CSV file for the found.", show_default="standard output")
+        Path | None, typer.Option("--out", help="A CSV file for the predictions.", show_default="standard output")
     ] = None,
     label: Annotated[str, typer.Option(help="The label column, if it is there.", show_default="as in the run")] = "",
     missing: Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -167,7 +166,8 @@ def trained(
     check_over(directory)
     if not (place / inputs.FILE).exists():
         raise UserError(f"{place} was recorded before there was {inputs.FILE}; resume the run (--resume) to add it")
-    taken = Inputs.read(json.loads((place / inputs.FILE).read_text(encoding="utf-8")))
+    directory.check_files("config.toml", inputs.FILE, directory.model.name)
+    taken = Inputs.read_file(place / inputs.FILE)
     config = directory.config()
     if model is None and not models.is_named(config.model.name):
         raise UserError(

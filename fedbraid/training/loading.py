@@ -19,7 +19,7 @@ from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_parti
 from fedbraid.data.sample_facts import BY_CLIENTS, Facts
 from fedbraid.errors import UserError, first_line
 from fedbraid.report.summaries import summarise
-from fedbraid.storage.files import read_tensors
+from fedbraid.storage.files import damaged, read_tensors
 from fedbraid.strands import parser as methods
 from fedbraid.strands.parser import Own, own_strands
 from fedbraid.training.network import network_of
@@ -47,6 +47,7 @@ def load(
     """
     directory = RunDirectory(Path(place))
     check_over(directory)
+    directory.check_files("config.toml", directory.log.name, "summary.json", directory.model.name)
     config = directory.config()
     objects = UserObjects(data, partition, model, None, own_strands(own), Path(data_dir) if data_dir else None)
     _check_brought(config, objects, directory.path)
@@ -56,6 +57,8 @@ def load(
     rounds = directory.rounds()
     summary = summarise(rounds, config.evaluate.target or None)
     recorded = directory.summary()
+    if recorded.get("rounds", len(rounds)) != len(rounds):
+        raise damaged(directory.log, f"it has {len(rounds)} rounds where the summary has {recorded['rounds']}")
     summary |= {key: recorded[key] for key in recorded.keys() - summary.keys()}  # what only the run itself could know
     counts = _label_counts(config, directory, objects, dataset, network)
     module = trained_module(network, directory)
@@ -115,8 +118,15 @@ def _chain(config: Config, objects: UserObjects) -> Chain:
 def trained_module(network: Model, directory: RunDirectory) -> nn.Module:
     """The network with the weights that the run ended with; its call gives logits."""
     file, module = directory.model, network.evaluating
+    tensors = read_tensors(file)
+    broken = next((name for name, t in tensors.items() if t.is_floating_point() and not t.isfinite().all()), None)
+    if broken:
+        raise UserError(
+            f"the model in {file} is not finite ({broken}): its training diverged; train again with a smaller "
+            "optimizer.lr"
+        )
     try:
-        missing, unknown = module.load_state_dict(read_tensors(file), strict=False)
+        missing, unknown = module.load_state_dict(tensors, strict=False)
     except RuntimeError as error:
         raise UserError(f"{file} does not fit the network: {first_line(error)}") from None
     lost = [*unknown, *(name for name in missing if name in {*network.layout.names, *network.buffers.names})]

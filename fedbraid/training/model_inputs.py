@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +13,8 @@ import numpy as np
 from fedbraid.core.task import Task
 from fedbraid.core.typed import structured
 from fedbraid.data.dataset import Dataset, Split, made_of
+from fedbraid.errors import UserError, first_line
+from fedbraid.storage.files import damaged
 
 FILE = "inputs.json"
 """What it is called in a run's directory."""
@@ -49,6 +53,18 @@ class Inputs:
     @staticmethod
     def read(values: Mapping[str, Any]) -> Inputs:
         return structured({key: value for key, value in values.items() if key != "about"}, Inputs, "")
+
+    @staticmethod
+    def read_file(file: Path) -> Inputs:
+        """Read the inputs that a run recorded; a damaged file is refused by name."""
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+            inputs = Inputs.read(values)
+            if any(size < 1 for size in inputs.shape) or inputs.classes < 1:
+                raise UserError("its shape or its classes are not positive")
+        except (OSError, ValueError, TypeError, AttributeError, UserError) as error:
+            raise damaged(file, first_line(error)) from None
+        return inputs
 
     def to_json(self) -> dict[str, Any]:
         """As it is written, with a word for whoever reads it."""

@@ -7,6 +7,7 @@
     inputs.json            what that model takes: columns, mean and deviation, classes
     initial.safetensors    the model that it began with, of a network that the user supplied: no seed makes it again
     checkpoint/            the server's and the clients' state after some round, and the length of rounds.jsonl then
+    manifest.json          checksums of all of these, once the run is over; `verify` and every reader compare them
 
 `checkpoint.json` is the commit point: it names the files that belong together and is replaced in one step. What a
 crash leaves beyond it, lines or files, is dropped when the run is resumed.
@@ -42,6 +43,15 @@ from fedbraid.storage.files import (
     write_text,
 )
 from fedbraid.storage.locks import lock_file
+from fedbraid.storage.manifest import (
+    MANIFEST,
+    check_file,
+    check_seal,
+    digest_of,
+    read_manifest,
+    seal,
+    write_manifest,
+)
 from fedbraid.training import model_inputs as inputs
 from fedbraid.training.federation import Federation
 
@@ -50,6 +60,8 @@ log = logging.getLogger("fedbraid")
 CHECKPOINT = "checkpoint.json"
 WHERE = {"engine.workers", "engine.address", "engine.gpus_per_worker", "engine.patience", "varied"}
 """Settings that say who does the work, and what it is called. A run may go on elsewhere."""
+NOT_DECISIVE = {"rounds", "engine", "save", "varied"}
+"""Settings that a run may go on with changed."""
 MEAN = "mean/w", "mean/buffers"
 SEEDS = "*/seed-*/config.toml"
 """Where a comparison has its runs."""
@@ -74,7 +86,9 @@ class RunDirectory:
     @property
     def complete(self) -> bool:
         """Return whether all files of a finished run exist."""
-        return all((self.path / file).exists() for file in ("summary.json", inputs.FILE))
+        sealed = (self.states / CHECKPOINT).exists() and "seal" in self._checkpoint()
+        files = ("summary.json", inputs.FILE, *([MANIFEST] if sealed else []))  # earlier versions wrote no manifest
+        return all((self.path / file).exists() for file in files)
 
     @property
     def over(self) -> bool:
@@ -117,8 +131,21 @@ class RunDirectory:
         write_text(self.path / "config.toml", to_toml(config))
 
     def reopen(self) -> None:
-        """The run goes on, so that its numbers are no longer those of one that is over."""
+        """Remove the numbers and the checksums of a finished run that goes on."""
+        (self.path / MANIFEST).unlink(missing_ok=True)  # first: files may change once it is gone
         (self.path / "summary.json").unlink(missing_ok=True)
+
+    def check_files(self, *names: str) -> None:
+        """Refuse files of a finished run that changed since they were written; all that it has, if none are named.
+
+        Runs of versions that wrote no checksums are read with a warning.
+        """
+        manifest = read_manifest(self.path)
+        if manifest is None:
+            log.warning("%s has no checksums, so whether its files are as they were written cannot be known", self.path)
+            return
+        for name in names or manifest:
+            check_file(self.path, name, manifest)
 
     def check_vacant(self) -> None:
         """Refuse a directory with files of a run whose config.toml is missing."""
@@ -178,6 +205,8 @@ class RunDirectory:
             line = json.loads(text)
         except ValueError as error:
             line = error
+        if isinstance(line, dict) and line.get("round") != number:
+            line = f"it is of round {line.get('round')!r}"
         if not isinstance(line, dict):
             raise UserError(f"line {number} of {self.log} is damaged ({line}); put back a copy, or begin anew")
         return line
@@ -199,18 +228,21 @@ class RunDirectory:
         clients = simulation.store.save(f"clients-{number}.safetensors")
         file = self.states / f"server-{number}.safetensors"
         save_tensors(file, tensors)
-        write_json(
-            self.states / CHECKPOINT,
-            {
-                "round": server.round,
-                "fingerprint": simulation.fingerprint,
-                "log_bytes": self.log.stat().st_size,
-                "server": file.name,
-                "checksum": checksum(file),  # of the server's file; each row of a segment has one
-                "segments": clients,
-                "code": simulation.own_code,
-            },
-        )
+        log_bytes = self.log.stat().st_size
+        content = {
+            "round": server.round,
+            "fingerprint": simulation.fingerprint,
+            "log_bytes": log_bytes,
+            "log": digest_of(self.log, log_bytes),
+            "settings": self._settings(),
+            "server": file.name,
+            "checksum": checksum(file),  # of the server's file; each row of a segment has one
+            "segments": clients,
+            "code": simulation.own_code,
+        }
+        # The commit point. Everything that it names is on the disk by now; until this file is replaced, the run is
+        # still at the checkpoint before, whose files are dropped only below.
+        write_json(self.states / CHECKPOINT, seal(content))
         simulation.store.commit(clients)
         self._drop_strays(file.name, clients)
 
@@ -237,6 +269,7 @@ class RunDirectory:
             raise UserError(f"{self.path} was begun with other data or another model; resume it with the same ones")
         if not self.log.exists() or self.log.stat().st_size < saved["log_bytes"]:
             raise UserError(f"{self.log} has lost lines since the last checkpoint; the run cannot be resumed")
+        self._check_as_saved(saved)
         for name, code in simulation.own_code.items():
             if saved.get("code", {}).get(name, code) != code:
                 log.warning(
@@ -256,6 +289,25 @@ class RunDirectory:
         simulation.store.restore(saved["segments"])
         return saved
 
+    def check_checkpoint(self) -> dict[str, Any] | None:
+        """Check the last checkpoint and what it names, without building the run; None where there is no checkpoint."""
+        if not (self.states / CHECKPOINT).exists():
+            self._check_unsaved()
+            return None
+        saved = self._checkpoint()
+        self._check_as_saved(saved)
+        read_tensors(self.states / saved["server"], saved.get("checksum"))
+        for name in saved.get("segments", ()):
+            if not (self.states / name).is_file():
+                raise damaged(self.states / name, "it is missing")
+        return saved
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings of config.toml that decide how the run goes: all but its length, engine and saving."""
+        values = flat(read_toml(self.path / "config.toml"))
+        decisive = {key: value for key, value in values.items() if key.partition(".")[0] not in NOT_DECISIVE}
+        return dict(json.loads(json.dumps(decisive, default=str)))  # as a checkpoint gives it back
+
     def _checkpoint(self) -> dict[str, Any]:
         file = self.states / CHECKPOINT
         try:
@@ -264,7 +316,22 @@ class RunDirectory:
             raise damaged(file, error) from None
         if not isinstance(saved, dict) or not {"round", "fingerprint", "log_bytes", "server"} <= saved.keys():
             raise damaged(file, "it does not say where the run stands")
+        if "seal" in saved:  # earlier versions wrote none
+            check_seal(file, saved)
         return saved
+
+    def _check_as_saved(self, saved: Mapping[str, Any]) -> None:
+        """Refuse a configuration or a log that changed since the checkpoint: the run would go on as another one."""
+        if "seal" not in saved:
+            return
+        now = self._settings()
+        for key, value in saved["settings"].items():  # a later version may have written more
+            if now.get(key) != value:
+                raise damaged(
+                    self.path / "config.toml", f"{key} is {now.get(key)!r}, and was {value!r} at the last checkpoint"
+                )
+        if digest_of(self.log, saved["log_bytes"]) != saved["log"]:
+            raise damaged(self.log, "its lines are not those of the last checkpoint")
 
     def _check_unsaved(self) -> None:
         """Refuse a run whose checkpoint was lost; a run without one so far is fine."""
@@ -290,7 +357,9 @@ class RunDirectory:
             summary = json.loads(file.read_text())
         except (ValueError, OSError) as error:
             raise damaged(file, error) from None
-        return dict(summary)
+        if not isinstance(summary, dict):
+            raise damaged(file, "it holds no numbers by name")
+        return summary
 
     def finish(self, simulation: Federation, summary: dict[str, Any]) -> None:
         w, buffers = simulation.deployed()
@@ -298,6 +367,10 @@ class RunDirectory:
         save_tensors(self.model, model.constants | model.layout.views(w) | model.buffers.views(buffers))
         write_json(self.path / inputs.FILE, simulation.inputs.to_json())
         write_json(self.path / "summary.json", _strict(summary))
+        written = ("config.toml", self.log.name, "summary.json", self.model.name, inputs.FILE, self.initial.name)
+        files = [name for name in written if (self.path / name).exists()]
+        files += [f"{self.states.name}/{file.name}" for file in self.states.glob("*") if file.is_file()]
+        write_manifest(self.path, files)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -328,8 +401,15 @@ def _strict(value: Any) -> Any:
 
 
 def _cut(path: Path, length: int) -> None:
-    if path.exists():
-        os.truncate(path, length)
+    """Cut a log back to the lines of a checkpoint."""
+    if not path.exists():
+        return
+    if length:
+        with open(path, "rb") as file:
+            file.seek(length - 1)
+            if file.read(1) != b"\n":
+                raise damaged(path, "a line goes on where the last checkpoint ended")
+    os.truncate(path, length)
 
 
 def _sync(path: Path) -> None:

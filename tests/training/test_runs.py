@@ -16,7 +16,7 @@ import tomli_w
 import torch
 from forks import FORKS
 from networks import Shortcut
-from recorded import METHOD, left_on_disk, record
+from recorded import METHOD, left_on_disk, record, without_checksums
 from safetensors.torch import load_file, save_file
 
 import fedbraid as fb
@@ -258,6 +258,7 @@ def test_saving_clients_on_disk_changes_no_result(whole):
 
 def test_a_checkpoint_of_an_older_version_is_refused(tmp_path):
     record(tmp_path)
+    without_checksums(tmp_path)
     file = tmp_path / "checkpoint" / "checkpoint.json"
     saved = json.loads(file.read_text())
     file.write_text(json.dumps({key: value for key, value in saved.items() if key != "segments"} | {"clients": {}}))
@@ -275,6 +276,7 @@ def test_a_checkpoint_leaves_no_other_files_behind(tmp_path):
         "checkpoint",
         "config.toml",
         "inputs.json",
+        "manifest.json",
         "model.safetensors",
         "rounds.jsonl",
         "summary.json",
@@ -328,6 +330,7 @@ def test_damage_to_a_checkpoint_is_told_by_its_file(tmp_path, damage, what):
 
 def test_a_checkpoint_without_checksums_is_read(whole, tmp_path):
     record(tmp_path, rounds=6)
+    without_checksums(tmp_path)
     place = tmp_path / "checkpoint"
     saved = json.loads((place / "checkpoint.json").read_text())
     del saved["checksum"]
@@ -369,6 +372,7 @@ def test_a_run_that_lost_its_configuration_is_not_written_over(tmp_path, resume)
 @pytest.mark.parametrize("garbage", [b"\xff\x00{", b"3"])
 def test_a_damaged_line_of_the_log_is_told_by_its_number(tmp_path, garbage):
     record(tmp_path)
+    without_checksums(tmp_path)
     lines = (tmp_path / "rounds.jsonl").read_bytes().splitlines()
     (tmp_path / "rounds.jsonl").write_bytes(b"\n".join([*lines[:2], garbage.ljust(len(lines[2])), *lines[3:], b""]))
     with pytest.raises(fb.UserError, match=r"line 3 of .*rounds.jsonl is damaged"):
@@ -533,6 +537,7 @@ def test_a_schedule_that_does_not_depend_on_the_end_is_made_longer(whole, tmp_pa
 def test_a_run_from_before_there_were_schedules_goes_on(whole, tmp_path):
     """Its log says less, and its configuration names no schedule."""
     record(tmp_path, rounds=6)
+    without_checksums(tmp_path)
     log, config, place = (tmp_path / name for name in ("rounds.jsonl", "config.toml", "checkpoint/checkpoint.json"))
     new = {"lr", "client_ids", "lost_ids"}
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -551,6 +556,7 @@ def test_a_run_from_before_a_partition_had_its_options_goes_on(tmp_path):
     """They have their defaults in it."""
     settings = {"rounds": 2, "data": {"name": "digits", "samples": 200}, "partition": {"name": "dirichlet"}}
     fb.run("fedavg", out=tmp_path, **settings)
+    without_checksums(tmp_path)
     config = tomllib.loads((tmp_path / "config.toml").read_text())
     for option in ("long_tail", "draws", "draws_seed"):
         del config["partition"][option]
@@ -655,6 +661,7 @@ def test_what_cannot_be_read_back_is_told(tmp_path):
 )
 def test_what_was_allowed_when_a_run_was_recorded_is_read_and_gone_on_with(tmp_path, method, now, settings):
     fb.run(method, rounds=1, out=tmp_path / "run")
+    without_checksums(tmp_path / "run")
     file = tmp_path / "run" / "config.toml"
     told = file.read_text().replace(f'method = "{method}"', f'method = "{now}"')
     for old, new in settings.items():
