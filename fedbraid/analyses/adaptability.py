@@ -12,7 +12,7 @@ from fedbraid.analyses.forgetting import class_accuracies
 from fedbraid.core.strand import Client
 from fedbraid.core.tree import Tree
 from fedbraid.report.series import Floats
-from fedbraid.report.style import Theme, blank, dressed, ramp, titled
+from fedbraid.report.style import Theme, label_axes, new_figure, ramp, style_axes
 from fedbraid.strands.acd import class_matrix, from_identity
 from fedbraid.training.evaluation import evaluate, per_client
 
@@ -60,15 +60,15 @@ def adaptability(run: Recorded, tau: float = 1 - 1e-5) -> Analysis:
     def draw(*, theme: Theme) -> Figure:
         present = counts[ids] > 0
         k = int(present.sum(1).argmax())
-        figure = blank(3.0, theme)
+        figure = new_figure(3.0, theme)
         left, right = figure.subplots(1, 2, width_ratios=(1.2, 1))
         shown = np.where(present[k][:, None], P[k], np.nan)
-        image = dressed(left, theme, grid=False).imshow(shown, cmap=ramp(theme), vmin=0, vmax=1, aspect="auto")
+        image = style_axes(left, theme, grid=False).imshow(shown, cmap=ramp(theme), vmin=0, vmax=1, aspect="auto")
         bar = figure.colorbar(image, ax=left)
         bar.ax.tick_params(colors=theme.muted, labelcolor=theme.ink, labelsize=8)
-        titled(left, theme, f"predicted class (client {ids[k]})", "true class")
-        dressed(right, theme).scatter(told["kl"].tolist(), each, color=theme.palette[0], s=18)
-        titled(right, theme, "KL(P ‖ Q)", "risk on all clients")
+        label_axes(left, theme, f"predicted class (client {ids[k]})", "true class")
+        style_axes(right, theme).scatter(told["kl"].tolist(), each, color=theme.palette[0], s=18)
+        label_axes(right, theme, "KL(P ‖ Q)", "risk on all clients")
         return figure
 
     return Analysis(

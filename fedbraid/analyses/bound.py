@@ -11,7 +11,7 @@ from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.discrepancy import discrepancies
 from fedbraid.analyses.theorem import Bound, Constants
 from fedbraid.config.registry import positive, whole
-from fedbraid.report.style import SMALL, Theme, blank, dressed, stroke, titled
+from fedbraid.report.style import SMALL, Theme, label_axes, new_figure, stroke, style_axes
 from fedbraid.strands.disco import Disco, disco_weights
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def bound(
     weights = {"sizes": n, "disco": disco, "reformulated": closed, "least": best}
 
     def draw(*, theme: Theme) -> Figure:
-        figure = blank(3.4, theme)
-        left, right = (dressed(axes, theme) for axes in figure.subplots(1, 2))
+        figure = new_figure(3.4, theme)
+        left, right = (style_axes(axes, theme) for axes in figure.subplots(1, 2))
         for k, (name, values) in enumerate(forms.items()):
             left.plot(np.array(values) - values[0], label=name, **stroke(k, len(values), theme))
-        titled(left, theme, "step of gradient descent", "change of the bound")
+        label_axes(left, theme, "step of gradient descent", "change of the bound")
         for k, (name, p) in enumerate({"n_k": n, "Disco": disco, "least bound": best}.items(), 2):
             right.plot(d, p, label=name, **stroke(k, len(n), theme) | {"linestyle": "", "markevery": 1})
-        titled(right, theme, f"discrepancy d_k ({metric})", "weight p_k")
+        label_axes(right, theme, f"discrepancy d_k ({metric})", "weight p_k")
         for axes in (left, right):
             axes.legend(frameon=False, fontsize=SMALL, labelcolor=theme.ink)
         return figure

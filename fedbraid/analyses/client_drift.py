@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedbraid.analyses.analysis import Analysis
-from fedbraid.report.style import Theme, blank, dressed, stroke, titled
+from fedbraid.report.style import Theme, label_axes, new_figure, stroke, style_axes
 from fedbraid.training.watches import measure_drift
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ def drift(run: Recorded) -> Analysis:
     def draw(*, theme: Theme) -> Figure:
         from matplotlib.ticker import MaxNLocator
 
-        figure = blank(2.8, theme)
+        figure = new_figure(2.8, theme)
         panels = figure.subplots(1, 3)
         names = ("mean ‖w_k − w‖²", "‖w⁺ − w‖", "mean cosine of updates")
         for axes, key, name in zip(panels, ("variance", "step", "cosine"), names, strict=True):
             values = [float("nan") if v is None else v for v in columns[key]]
-            dressed(axes, theme).plot(columns["round"], values, **stroke(0, len(values), theme))
+            style_axes(axes, theme).plot(columns["round"], values, **stroke(0, len(values), theme))
             axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
-            titled(axes, theme, "round", name)
+            label_axes(axes, theme, "round", name)
         return figure
 
     return Analysis(

@@ -10,7 +10,7 @@ import numpy as np
 from fedbraid.analyses.analysis import Analysis, labelled
 from fedbraid.report.curves import METRICS
 from fedbraid.report.run_groups import common_metric, validated
-from fedbraid.report.style import Theme, blank, dressed, legend, legend_height, stroke, titled
+from fedbraid.report.style import Theme, label_axes, legend, legend_height, new_figure, stroke, style_axes
 from fedbraid.report.summaries import higher_is_better
 from fedbraid.report.words import byte_unit
 
@@ -89,7 +89,7 @@ def _first(scores: Sequence[float | None], goal: float, rising: bool) -> int | N
 
 
 def _drawn(tables: dict[str, Columns], metric: str, theme: Theme) -> Figure:
-    figure = blank(4.6 + legend_height(list(tables)), theme)
+    figure = new_figure(4.6 + legend_height(list(tables)), theme)
     panels = figure.subplots(2, 2, sharey=True)
     most = max((table["bytes"][-1] for table in tables.values() if table["bytes"]), default=1)
     unit, size = byte_unit(most)
@@ -97,13 +97,13 @@ def _drawn(tables: dict[str, Columns], metric: str, theme: Theme) -> Figure:
     scales |= {"forward_samples": (1e6, "forward passes (million samples)"), "seconds": (1, "seconds")}
     drawn = []
     for axes, (key, (scale, name)) in zip(panels.flat, scales.items(), strict=True):
-        dressed(axes, theme)
+        style_axes(axes, theme)
         for k, table in enumerate(tables.values()):
             known = [i for i, s in enumerate(table[metric]) if s is not None]
             x = [table[key][i] / scale for i in known]
             y = [table[metric][i] * (100 if metric == "accuracy" else 1) for i in known]
             (line,) = axes.plot(x, y, **stroke(k, len(x), theme))
             drawn.append(line)
-        titled(axes, theme, name, METRICS[metric] if axes in panels[:, 0] else "")
+        label_axes(axes, theme, name, METRICS[metric] if axes in panels[:, 0] else "")
     legend(figure, drawn[: len(tables)], list(tables), theme)
     return figure

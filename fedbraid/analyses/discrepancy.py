@@ -10,7 +10,7 @@ import torch
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.core.label_distance import discrepancy as label_distance
 from fedbraid.errors import unknown
-from fedbraid.report.style import Theme, blank, dressed, titled
+from fedbraid.report.style import Theme, label_axes, new_figure, style_axes
 from fedbraid.training.evaluation import evaluate
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ def discrepancy(run: Recorded, initial: bool = False) -> Analysis:
     accuracy = accuracies(run, round)
 
     def draw(*, theme: Theme) -> Figure:
-        figure = blank(3.2, theme)
+        figure = new_figure(3.2, theme)
         panels = figure.subplots(1, 2, sharey=True)
         names = "relative size of the data", "L2 distance from all classes alike"
         for axes, x, name in zip(panels, (size, apart["l2"]), names, strict=True):
-            dressed(axes, theme).plot(x, accuracy, "o", color=theme.palette[0], markersize=5)
+            style_axes(axes, theme).plot(x, accuracy, "o", color=theme.palette[0], markersize=5)
             for client, at in zip(ids, zip(x, accuracy, strict=True), strict=True):
                 axes.annotate(str(client), at, xytext=(4, 3), textcoords="offset points", fontsize=7, color=theme.muted)
-            titled(axes, theme, name, "local model's accuracy" if axes is panels[0] else "")
+            label_axes(axes, theme, name, "local model's accuracy" if axes is panels[0] else "")
         return figure
 
     return Analysis(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.clients import gradients, task_gradients
-from fedbraid.report.style import NORMAL, SMALL, Theme, blank, dressed, titled
+from fedbraid.report.style import NORMAL, SMALL, Theme, label_axes, new_figure, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,14 +52,14 @@ def dissimilarity(run: Recorded) -> Analysis:
         columns["cosine"] += cosines.tolist()
 
     def draw(*, theme: Theme) -> Figure:
-        figure = blank(2.6, theme)
-        axes = dressed(figure.subplots(), theme)
+        figure = new_figure(2.6, theme)
+        axes = style_axes(figure.subplots(), theme)
         names = list(WHERE)
         axes.barh(range(len(names)), [values[name] for name in names], color=theme.palette[0], height=0.6)
         axes.axvline(1.0, color=theme.ink, linewidth=1.0)
         axes.set_yticks(range(len(names)), [WHERE[name] for name in names], fontsize=SMALL)
         axes.invert_yaxis()
-        titled(axes, theme, "gradient dissimilarity", "")
+        label_axes(axes, theme, "gradient dissimilarity", "")
         axes.xaxis.label.set_fontsize(NORMAL)
         return figure
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.data.groups import class_groups
-from fedbraid.report.style import Theme, blank, dressed, titled
+from fedbraid.report.style import Theme, label_axes, new_figure, style_axes
 from fedbraid.training.evaluation import evaluate, per_client
 from fedbraid.training.watches import Scored, measure_fairness
 
@@ -37,19 +37,19 @@ def fairness(run: Recorded) -> Analysis:
     }
 
     def draw(*, theme: Theme) -> Figure:
-        figure = blank(3.0, theme)
+        figure = new_figure(3.0, theme)
         left, right = figure.subplots(1, 2, sharey=True)
         ranked = sorted(100 * a for a in clients if a is not None)
         worst = max(1, len(ranked) // 10)
         colours = [theme.palette[1]] * worst + [theme.palette[0]] * (len(ranked) - worst)
-        dressed(left, theme).bar(range(len(ranked)), ranked, color=colours)
-        titled(left, theme, "clients, worst first", "test accuracy (%)")
+        style_axes(left, theme).bar(range(len(ranked)), ranked, color=colours)
+        label_axes(left, theme, "clients, worst first", "test accuracy (%)")
         order = np.argsort(-counts.sum(0), kind="stable")
         shades = {"head": theme.palette[0], "middle": theme.palette[5], "tail": theme.palette[1]}
         heights = [100 * (scored.per_class[c] or 0.0) for c in order]
-        dressed(right, theme).bar(range(len(order)), heights, color=[shades[group_of[c]] for c in order])
+        style_axes(right, theme).bar(range(len(order)), heights, color=[shades[group_of[c]] for c in order])
         right.set_xticks(range(len(order)), [str(c) for c in order] if len(order) <= 20 else [""] * len(order))
-        titled(right, theme, "classes, most training samples first", "")
+        label_axes(right, theme, "classes, most training samples first", "")
         return figure
 
     return Analysis(

@@ -16,7 +16,7 @@ from fedbraid.core.random import stream
 from fedbraid.core.strand import Client
 from fedbraid.core.tree import Tree
 from fedbraid.report.series import Floats
-from fedbraid.report.style import CLASS_COLOURS, SMALL, Theme, blank, dressed, key_above
+from fedbraid.report.style import CLASS_COLOURS, SMALL, Theme, key_above, new_figure, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,13 +117,13 @@ def _features(run: Recorded, w: Tensor, buffers: Tensor, index: Tensor) -> Float
 
 
 def _drawn(columns: dict[str, list[Any]], theme: Theme) -> Figure:
-    figure = blank(3.9, theme)
+    figure = new_figure(3.9, theme)
     forms = ("o", "^", "s", "D", "v", "P", "X")
     when, client, label = (np.array(columns[key]) for key in ("when", "client", "class"))
     place = np.array([columns["x"], columns["y"]])
     names = {"before": "before local training", "after": "after local training"}
     for axes, (key, name) in zip(figure.subplots(1, 2), names.items(), strict=True):
-        dressed(axes, theme, frame=False, grid=False)
+        style_axes(axes, theme, frame=False, grid=False)
         for form, one in zip(forms * len(client), dict.fromkeys(client.tolist()), strict=False):
             here = (when == key) & (client == one)
             colours = [CLASS_COLOURS[int(c) % len(CLASS_COLOURS)] for c in label[here]]

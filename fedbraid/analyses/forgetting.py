@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.report.series import Floats
-from fedbraid.report.style import SMALL, Theme, blank, dressed, titled
+from fedbraid.report.style import SMALL, Theme, label_axes, new_figure, style_axes
 from fedbraid.training.evaluation import evaluate
 
 if TYPE_CHECKING:
@@ -49,18 +49,18 @@ def forgetting(run: Recorded) -> Analysis:
     def draw(*, theme: Theme) -> Figure:
         even = np.abs(shares - 1 / shares.shape[1]).sum(1)
         shown = [int(even.argmax()), int(even.argmin())] if len(ids) > 1 else [0]
-        figure = blank(3.8, theme)
+        figure = new_figure(3.8, theme)
         panels = figure.subplots(2, len(shown), sharex=True, sharey="row", squeeze=False)
         for (top, bottom), k in zip(panels.T, shown, strict=True):
             numbers = np.arange(shares.shape[1])
             colours = [theme.palette[1] if lost else theme.palette[0] for lost in change[k] < 0]
-            dressed(top, theme).bar(numbers, 100 * change[k], color=colours)
+            style_axes(top, theme).bar(numbers, 100 * change[k], color=colours)
             top.axhline(0.0, color=theme.ink, linewidth=0.8)
             top.set_title(f"client {ids[k]}", fontsize=SMALL, color=theme.ink)
-            dressed(bottom, theme).bar(numbers, 100 * shares[k], color=theme.muted)
-            titled(bottom, theme, "class", "")
-        titled(panels[0, 0], theme, "", "change (points)")
-        titled(panels[1, 0], theme, "class", "share of labels (%)")
+            style_axes(bottom, theme).bar(numbers, 100 * shares[k], color=theme.muted)
+            label_axes(bottom, theme, "class", "")
+        label_axes(panels[0, 0], theme, "", "change (points)")
+        label_axes(panels[1, 0], theme, "class", "share of labels (%)")
         return figure
 
     return Analysis(

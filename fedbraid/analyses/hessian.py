@@ -15,7 +15,7 @@ from fedbraid.analyses.progress import counted
 from fedbraid.config.registry import whole
 from fedbraid.core.random import stream
 from fedbraid.errors import UserError
-from fedbraid.report.style import Theme, blank, dressed, titled
+from fedbraid.report.style import Theme, label_axes, new_figure, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +45,8 @@ def hessian(
     parameters = len(loss.at)
 
     def draw(*, theme: Theme) -> Figure:
-        figure = blank(3.4, theme)
-        axes = dressed(figure.subplots(), theme)
+        figure = new_figure(3.4, theme)
+        axes = style_axes(figure.subplots(), theme)
         low, high = min(density.points.min(), 0.0), max(density.points.max(), top.values[0])
         width = (high - low) / 200
         at = np.linspace(low - 4 * width, high + 4 * width, 1200)
@@ -54,7 +54,7 @@ def hessian(
         axes.semilogy(at, heights, color=theme.palette[0], linewidth=1.4)
         axes.set_ylim(0.1 * one, 5 * heights.max())  # from a tenth of one eigenvalue's peak
         axes.vlines(top.values, 0, 0.04, transform=axes.get_xaxis_transform(), color=theme.palette[1], linewidth=1.6)
-        titled(axes, theme, "eigenvalue", "density")
+        label_axes(axes, theme, "eigenvalue", "density")
         return figure
 
     return Analysis(

@@ -11,7 +11,7 @@ from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.discrepancy import accuracies
 from fedbraid.config.registry import whole
 from fedbraid.errors import UserError
-from fedbraid.report.style import Theme, blank, dressed, legend, stroke, titled
+from fedbraid.report.style import Theme, label_axes, legend, new_figure, stroke, style_axes
 from fedbraid.training.evaluation import evaluate
 
 if TYPE_CHECKING:
@@ -61,15 +61,15 @@ def interpolation(run: Recorded, pairs: int = 3, points: int = 11, initial: bool
         numbers |= {f"pair{k}_r{100 * r:.4g}": float(v) for r, v in zip(shares, curve, strict=True)}
 
     def draw(*, theme: Theme) -> Figure:
-        figure = blank(3.4, theme)
-        axes, handles, labels = dressed(figure.subplots(), theme), [], []
+        figure = new_figure(3.4, theme)
+        axes, handles, labels = style_axes(figure.subplots(), theme), [], []
         for k, ((a, b), curve) in enumerate(zip(ends, curves, strict=True)):
             look = stroke(k, points, theme)
             handles += axes.plot(shares, curve, **look)
             axes.plot(shares[curve.argmax()], curve.max(), "*", color=look["color"], markersize=12)
             labels.append(f"clients {round.cohort.ids[a]} and {round.cohort.ids[b]}")
         axes.axvline(0.5, color=theme.muted, linewidth=0.8)
-        titled(axes, theme, "weight r of the better model", "test accuracy")
+        label_axes(axes, theme, "weight r of the better model", "test accuracy")
         legend(figure, handles, labels, theme)
         return figure
 

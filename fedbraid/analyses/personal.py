@@ -11,7 +11,7 @@ from fedbraid.analyses.analysis import Analysis
 from fedbraid.core.chain import own_model
 from fedbraid.core.strand import View
 from fedbraid.core.tree import Tree, rows
-from fedbraid.report.style import Theme, blank, dressed, legend, stroke, titled
+from fedbraid.report.style import Theme, label_axes, legend, new_figure, stroke, style_axes
 from fedbraid.training.evaluation import evaluate, per_client
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ def personal(run: Recorded) -> Analysis:
     }
 
     def draw(*, theme: Theme) -> Figure:
-        figure = blank(3.0, theme)
-        axes, handles = dressed(figure.subplots(), theme), []
+        figure = new_figure(3.0, theme)
+        axes, handles = style_axes(figure.subplots(), theme), []
         order = np.argsort([-1.0 if a is None else a for a in found["generic"]], kind="stable")
         for number, each in enumerate(found.values()):
             heights = [np.nan if (a := each[k]) is None else 100 * a for k in order]
             handles += axes.plot(heights, **stroke(number, len(heights), theme))
-        titled(axes, theme, "clients, worst served by the model handed out first", "accuracy on its own data (%)")
+        label_axes(axes, theme, "clients, worst served by the model handed out first", "accuracy on its own data (%)")
         legend(figure, handles, list(found), theme)
         return figure
 

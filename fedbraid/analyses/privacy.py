@@ -12,7 +12,7 @@ from fedbraid.analyses.analysis import Analysis, labelled
 from fedbraid.privacy import budget as accountant
 from fedbraid.report.curves import METRICS
 from fedbraid.report.run_groups import common_metric
-from fedbraid.report.style import SMALL, Theme, blank, dressed, titled
+from fedbraid.report.style import SMALL, Theme, label_axes, new_figure, style_axes
 from fedbraid.report.summaries import summarise
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def privacy(runs: Sequence[Recorded]) -> Analysis:
     }
 
     def draw(*, theme: Theme) -> Figure:
-        figure = blank(3.2, theme)
-        axes = dressed(figure.subplots(), theme)
+        figure = new_figure(3.2, theme)
+        axes = style_axes(figure.subplots(), theme)
         levels = sorted({(row["noise"], row["epsilon"]) for row in rows}, key=lambda level: (level[0], -level[1]))
         at = [levels.index((row["noise"], row["epsilon"])) for row in rows]
         scale = 100 if metric == "accuracy" else 1
@@ -63,7 +63,7 @@ def privacy(runs: Sequence[Recorded]) -> Analysis:
         axes.scatter(at, scores, color=theme.palette[0], s=22, zorder=3)
         named = [f"σ = {noise:g}\n{_written(epsilon)}" for noise, epsilon in levels]
         axes.set_xticks(range(len(levels)), named, fontsize=SMALL)
-        titled(axes, theme, "noise over sensitivity", METRICS[metric])
+        label_axes(axes, theme, "noise over sensitivity", METRICS[metric])
         return figure
 
     return Analysis(

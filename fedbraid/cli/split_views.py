@@ -59,7 +59,7 @@ def write(
         written.append(picture)
     if not (place or html):
         return written
-    pictures = [drawing.drawn() for drawing in drawings]
+    pictures = [drawing.render() for drawing in drawings]
     page = to_html(partition_page(facts, pictures)).encode()
     contents = {html: page} if html else {}
     if place:

@@ -13,7 +13,7 @@ from fedbraid.report.words import amount
 from fedbraid.storage.files import write_text
 
 FOLDER = "analyses"
-"""Where analyses are, in the directory of a run or of a comparison."""
+"""The folder of analyses, in the directory of a run or of a comparison."""
 
 ADD = "None yet. `fedbraid analyze` adds them to this page."
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedbraid.report import panels as panels_of
 from fedbraid.report.looks import Look
-from fedbraid.report.style import LIGHT, NORMAL, SMALL, Theme, in_any_script, legend, readable_on, titled
+from fedbraid.report.style import LIGHT, NORMAL, SMALL, Theme, in_any_script, label_axes, legend, readable_on
 from fedbraid.report.words import shortened
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ class Bar:
 
     @property
     def reach(self) -> float:
-        """How far the whisker goes from the bar's end."""
+        """The length of the whisker, from the bar's end."""
         return self.std if isfinite(self.std) else 0.0
 
 
 @dataclass(frozen=True)
 class BarPanels:
-    """What a figure of bars shows: a bar for each row in each panel. Rows look the same in all panels."""
+    """The content of a figure of bars: a bar for each row in each panel. Rows look the same in all panels."""
 
     panels: Mapping[str, Mapping[str, Bar]]
     axes: Mapping[str, str]  # what the numbers of each panel are
@@ -59,7 +59,7 @@ def bars(shown: BarPanels, *, theme: Theme = LIGHT) -> Figure:
     below = max(len(words) // 30 for words in shown.axes.values())  # lines of an axis' name beyond the first
     each = 0.5 + len(names) * (0.1 + 0.15 * tallest) + 0.16 * below
     marked = any(isfinite(bar.beside) for found in shown.panels.values() for bar in found.values())
-    figure, panels = panels_of.made([*shown.panels], each, theme, [shown.beside] if marked else [])
+    figure, panels = panels_of.make_panels([*shown.panels], each, theme, [shown.beside] if marked else [])
     for place, (title, axes) in enumerate(panels.items()):
         mark = _draw(axes, shown, title, theme)
         axes.set_ylim(len(names) - 0.5, -0.5)  # from above, and with room for a bar that is missing
@@ -75,7 +75,7 @@ def bars(shown: BarPanels, *, theme: Theme = LIGHT) -> Figure:
     for place, (title, axes) in enumerate(panels.items()):
         wide = 72 * axes.get_window_extent().width / figure.dpi
         if several or panels_of.is_lowest(place, len(panels)):
-            titled(axes, theme, fill(shown.axes[title], max(12, int(wide / (PER_CHARACTER * NORMAL)))), "")
+            label_axes(axes, theme, fill(shown.axes[title], max(12, int(wide / (PER_CHARACTER * NORMAL)))), "")
         _write_numbers(axes, shown, title, wide, theme)
     return figure
 

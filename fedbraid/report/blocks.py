@@ -14,7 +14,7 @@ from fedbraid.report.series import Floats, grouped
 from fedbraid.report.style import CLASS_COLOURS, LIGHT
 
 MARKS = digits + ascii_lowercase + ascii_uppercase
-"""What a class is called in one character."""
+"""The mark of each class, in one character."""
 
 NOTHING = "·"
 
@@ -78,7 +78,7 @@ def _cell(level: float, wide: bool) -> tuple[str, Style]:
 
 
 def _lengths(row: Floats, width: int) -> NDArray[np.int64]:
-    """Whole characters in proportion to the row, `width` in all: the largest remainders are rounded up."""
+    """Return whole characters in proportion to the row, `width` in all: the largest remainders are rounded up."""
     if not row.sum():
         return np.zeros(len(row), dtype=np.int64)
     exact = row / row.sum() * width

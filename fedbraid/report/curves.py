@@ -15,7 +15,7 @@ from fedbraid.report import panels as panels_of
 from fedbraid.report.looks import Look
 from fedbraid.report.run_groups import RunRecord
 from fedbraid.report.series import Curve, Floats, series
-from fedbraid.report.style import LIGHT, SMALL, Theme, blank, legend, said, stroke
+from fedbraid.report.style import LIGHT, SMALL, Theme, legend, new_figure, stroke, write_message
 from fedbraid.report.words import byte_unit
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ EARLY, ROOM = 10, 0.05
 
 @dataclass(frozen=True, eq=False)
 class CurvePanels:
-    """What a figure of curves shows."""
+    """The content of a figure of curves."""
 
     panels: Mapping[str, Mapping[str, Curve]]  # by the panel's title and the curve's label
     labels: Sequence[str]  # of the legend; a curve without one of these is not drawn
@@ -72,10 +72,10 @@ def _of_runs(records: Sequence[RunRecord], metric: str, by: str, target: float |
         raise unknown("metric", metric, METRICS)
     found = series(records, metric, by)
     if not found:
-        return said(blank(2.0, theme), "no round has been evaluated yet", theme)
+        return write_message(new_figure(2.0, theme), "no round has been evaluated yet", theme)
     totals = [float(one.x[-1]) for one in found.values() if one.x[-1] > 0]
     if not totals:
-        return said(blank(2.0, theme), "no traffic has been counted yet", theme)
+        return write_message(new_figure(2.0, theme), "no traffic has been counted yet", theme)
     # Methods an order of magnitude apart would leave the cheap ones as a stub at the left edge.
     apart = by == "bytes" and max(totals) > 8 * min(totals)
     looks = {label: Look(number) for number, label in enumerate(found)}
@@ -90,7 +90,7 @@ def _of_runs(records: Sequence[RunRecord], metric: str, by: str, target: float |
 def curve_figure(shown: CurvePanels, *, each: float = 2.5, theme: Theme = LIGHT) -> Figure:
     """A panel for each title, in it the curves with bands of one standard deviation; `each` is a panel's height."""
     crowded = any(len(found) > MOST_BANDS for found in shown.panels.values()) and len(shown.panels) > 1
-    figure, panels = panels_of.made([*shown.panels], TALL if crowded else each, theme, shown.labels)
+    figure, panels = panels_of.make_panels([*shown.panels], TALL if crowded else each, theme, shown.labels)
     scale = 100.0 if shown.percent else 1.0
     everything = [one for found in shown.panels.values() for one in found.values()]
     words, unit = _axis(shown.by, everything)
@@ -108,7 +108,7 @@ def curve_figure(shown: CurvePanels, *, each: float = 2.5, theme: Theme = LIGHT)
                 one.x / unit, scale * one.mean, **drawn, zorder=3 + number / len(shown.labels)
             )
             if one.seeds > 1 and len(found) <= MOST_BANDS:
-                # Bands of one colour are told apart by their edges.
+                # Bands of one colour are distinguished by their edges.
                 edge = {"linewidth": 0.0 if look.dashes is None else 0.6, "linestyle": drawn["linestyle"]}
                 low, high = scale * one.low, scale * one.high
                 axes.fill_between(one.x / unit, low, high, color=drawn["color"], alpha=0.16, **edge)
@@ -125,7 +125,7 @@ def curve_figure(shown: CurvePanels, *, each: float = 2.5, theme: Theme = LIGHT)
 
 
 def about_bands(panels: Sequence[Sequence[Curve]]) -> str:
-    """What bands there are, as a sentence after another one; nothing where no curve is of several seeds."""
+    """Return a sentence on the bands, to follow another one; nothing where no curve is of several seeds."""
     several = [panel for panel in panels if any(one.seeds > 1 for one in panel)]
     if not several:
         return ""
@@ -136,9 +136,9 @@ def about_bands(panels: Sequence[Sequence[Curve]]) -> str:
 
 
 def shown_heights(found: Sequence[Curve]) -> tuple[float, float] | None:
-    """From where to where a panel must reach to show what these differ in once they have begun.
+    """Return the ends of the axis that show how the curves differ once they have begun.
 
-    None where that is all there is: nothing of the first tenth of their rounds is below the rest.
+    None if nothing of the first tenth of their rounds is below the rest.
     """
     banded = len(found) <= MOST_BANDS and any(one.seeds > 1 for one in found)
     lows, highs = ([getattr(one, end if banded else "mean") for one in found] for end in ("low", "high"))

@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 
 from fedbraid.report.run_groups import RunRecord
 from fedbraid.report.series import Floats, class_scores, grouped
-from fedbraid.report.style import LIGHT, NORMAL, SMALL, Theme, blank, dressed, ramp, readable_on, said, titled
+from fedbraid.report.style import (
+    LIGHT,
+    NORMAL,
+    SMALL,
+    Theme,
+    label_axes,
+    new_figure,
+    ramp,
+    readable_on,
+    style_axes,
+    write_message,
+)
 from fedbraid.report.words import NOTHING, shortened
 
 if TYPE_CHECKING:
@@ -26,11 +37,11 @@ def per_class(records: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Figure:
     """The final accuracy of every method on every class."""
     labels, scores = class_scores(records)
     if not labels:
-        return said(blank(2.0, theme), "no accuracy per class has been measured", theme)
+        return write_message(new_figure(2.0, theme), "no accuracy per class has been measured", theme)
     labels, scores = labels[:MOST_ROWS], 100 * scores[:MOST_ROWS]
     scores, size = _mean_over_neighbours(scores)
-    figure = blank(min(16.0, 1.25 + max(0.26 * len(labels), 0.5)), theme)
-    axes = dressed(figure.subplots(), theme, frame=False, grid=False)
+    figure = new_figure(min(16.0, 1.25 + max(0.26 * len(labels), 0.5)), theme)
+    axes = style_axes(figure.subplots(), theme, frame=False, grid=False)
     axes.set_facecolor(theme.grid)  # shows through where a class has no accuracy, which is not an accuracy of 0
     mesh = axes.pcolormesh(scores, cmap=ramp(theme), vmin=0, vmax=100, edgecolors=theme.paper)
     mesh.set_linewidth(1.0 if scores.shape[1] <= 40 else 0.0)
@@ -46,7 +57,7 @@ def per_class(records: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Figure:
         parse_math=False,
     )
     number_ticks(axes, "x", scores.shape[1], size)
-    titled(axes, theme, "class" if size == 1 else f"class, {size} neighbours per column", "")
+    label_axes(axes, theme, "class" if size == 1 else f"class, {size} neighbours per column", "")
     colour_key(figure, axes, mesh, "accuracy (%)", theme)
     return figure
 

@@ -1,4 +1,4 @@
-"""The result in a sentence, and what a careful reader should hold against it."""
+"""The result in a sentence, and the reasons to doubt it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Methods = Mapping[str, Mapping[str, Any]]
 
 
 def headline(records: Sequence[RunRecord]) -> str:
-    """Which method was best by its mean last score, and by how much over the first listed."""
+    """Return the best method by its mean last score, and its distance from the first listed."""
     methods = by_method(records)
     metric = common_metric(records)
     ranked = _ranked(methods, metric)
@@ -73,29 +73,29 @@ def _about_validation(methods: Methods, metric: str, groups: Sequence[Sequence[s
     """
     if len(methods) < 2 or not all("chosen" in method for method in methods.values()):
         return []
-    told = []
+    parts = []
     for labels in groups:
         ranked = _ranked({label: methods[label] for label in labels}, metric, "chosen_validation")
         if ranked:
             validation, test = (methods[ranked[0]][key] for key in ("chosen_validation", "chosen"))
-            told.append(
+            parts.append(
                 f"{printable(ranked[0])}, with {_worded(validation, metric)} there and {_worded(test, metric)} on the "
                 "test set in the same rounds"
             )
-    return [f"Chosen on validation samples: {'; '.join(told)}."] if told else []
+    return [f"Chosen on validation samples: {'; '.join(parts)}."] if parts else []
 
 
 def _about_privacy(records: Sequence[RunRecord]) -> list[str]:
-    """What noise bought; of several seeds the one that bought least."""
-    told = []
+    """Return the privacy that noise bought; of several seeds, the least."""
+    parts = []
     for label, runs in by_label(records).items():
         last = [run.rounds[-1].get("privacy", {}) for run in runs if run.rounds]
         for strand in dict.fromkeys(name for each in last for name in each):
             spent = [each[strand] for each in last if strand in each]
             most = max(spent, key=lambda one: inf if one["epsilon"] is None else one["epsilon"])
             epsilon = f"epsilon {privacy.epsilon_text(most['epsilon'])} at delta {most['delta']:g}"
-            told.append(f"{printable(label)} has {epsilon} of a {most['of']}")
-    return [f"Privacy: {'; '.join(told)}."] if told else []
+            parts.append(f"{printable(label)} has {epsilon} of a {most['of']}")
+    return [f"Privacy: {'; '.join(parts)}."] if parts else []
 
 
 def _about_seeds(methods: Methods) -> list[str]:
@@ -111,8 +111,8 @@ def _about_unlike_seeds(records: Sequence[RunRecord]) -> list[str]:
     seeds = {label: sorted({run.seed for run in runs}) for label, runs in by_label(records).items()}
     if len(set(map(tuple, seeds.values()))) == 1:
         return []
-    told = [f"{printable(label)} {', '.join(map(str, numbers))}" for label, numbers in seeds.items()]
-    return [f"The methods did not run with the same seeds: {'; '.join(told)}."]
+    parts = [f"{printable(label)} {', '.join(map(str, numbers))}" for label, numbers in seeds.items()]
+    return [f"The methods did not run with the same seeds: {'; '.join(parts)}."]
 
 
 def _about_close_calls(methods: Methods, metric: str) -> list[str]:
@@ -133,8 +133,8 @@ def _about_rounds(records: Sequence[RunRecord]) -> list[str]:
     if len({len(run.rounds) for run in records}) == 1:
         return []
     spans = {label: sorted({len(run.rounds) for run in runs}) for label, runs in by_label(records).items()}
-    told = [f"{printable(label)} {_span(lengths)}" for label, lengths in spans.items()]
-    return [f"The runs have not all done the same number of rounds: {', '.join(told)}."]
+    parts = [f"{printable(label)} {_span(lengths)}" for label, lengths in spans.items()]
+    return [f"The runs have not all done the same number of rounds: {', '.join(parts)}."]
 
 
 def _about_the_task(records: Sequence[RunRecord]) -> list[str]:
@@ -148,8 +148,8 @@ def _about_averaging(records: Sequence[RunRecord]) -> list[str]:
     sizes = {sum(counts) for record in records for counts in record.label_counts or ([0], [1])}
     if len(sizes) == 1 or not all(groups.values()):
         return []
-    told = ", ".join(f"{way} in {_labels(labels)}" for way, labels in groups.items())
-    return [f"Not like for like: clients are averaged {told}; +sizes or +uniform in a method changes that."]
+    parts = ", ".join(f"{way} in {_labels(labels)}" for way, labels in groups.items())
+    return [f"Not like for like: clients are averaged {parts}; +sizes or +uniform in a method changes that."]
 
 
 def _ranked(methods: Methods, metric: str, by: str = "last") -> list[str]:

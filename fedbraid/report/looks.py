@@ -1,4 +1,4 @@
-"""How rows are told apart in pictures: by colour and marker, and a method from what stands on top of it by dashes."""
+"""The look of rows in pictures: a colour and a marker for each method, and dashes for each strand added to it."""
 
 from __future__ import annotations
 

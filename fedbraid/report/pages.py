@@ -60,7 +60,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Analyses:
-    """Where a page shows the analyses of a run; `fedbraid.report.analysed` replaces them in a page that exists."""
+    """The analyses of a run; `fedbraid.report.analysed` replaces them in a page that exists."""
 
     blocks: tuple[Block, ...]
     kind: ClassVar[str] = "analyses"

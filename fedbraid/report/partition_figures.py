@@ -1,4 +1,4 @@
-"""Who holds what, drawn: bubbles, a grid of counts, stacked shares, and the labels' spread where there are no classes.
+"""Partitions as pictures: bubbles, a grid of counts, stacked shares, and the spread of labels that are numbers.
 
 A row is a client in every picture.
 """
@@ -21,12 +21,12 @@ from fedbraid.report.style import (
     SMALL,
     WIDTH,
     Theme,
-    blank,
-    dressed,
     key_above,
+    label_axes,
+    new_figure,
     ramp,
     readable_on,
-    titled,
+    style_axes,
 )
 from fedbraid.report.words import neighbours, numbered, shortened
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLIENTS = 200
-"""Of more clients than this, every second, third … one is drawn: a row needs a few pixels."""
+"""The most clients that are drawn; of more, every second, third … one: a row needs a few pixels."""
 BUBBLES = 30
 """Up to so many clients and classes are drawn as bubbles, whose areas the eye can compare; more as colours."""
 NAMED = 30
@@ -47,7 +47,7 @@ Counts = Sequence[Sequence[int]]
 
 
 def clients(label_counts: Counts, names: Sequence[str] = (), *, theme: Theme = LIGHT) -> Figure:
-    """Which client holds how many training samples of which class, and how many in all."""
+    """Draw the number of training samples that each client has of each class, and in all."""
     shown = _shown(label_counts, names, MOST_CLASSES)
     height = _height(len(shown.clients))
     figure, left = _beside_sizes(shown.clients, np.sum(label_counts, axis=1), height + shown.below, theme)
@@ -62,8 +62,8 @@ def clients(label_counts: Counts, names: Sequence[str] = (), *, theme: Theme = L
 def counts(label_counts: Counts, names: Sequence[str] = (), *, theme: Theme = LIGHT) -> Figure:
     """The same as a grid: the stronger a colour, the more samples; with numbers where they fit."""
     shown = _shown(label_counts, names, MOST_CLASSES)
-    figure = blank(_height(len(shown.clients)) + shown.below, theme)
-    axes = dressed(figure.subplots(), theme, frame=False, grid=False)
+    figure = new_figure(_height(len(shown.clients)) + shown.below, theme)
+    axes = style_axes(figure.subplots(), theme, frame=False, grid=False)
     levels = _as_colours(figure, axes, shown.counts, theme)
     texts = np.array([[f"{count:.0f}" for count in row] for row in shown.counts])
     letters = max(len(words) for words in texts.flat) + 1
@@ -76,13 +76,13 @@ def counts(label_counts: Counts, names: Sequence[str] = (), *, theme: Theme = LI
 
 
 def shares(label_counts: Counts, names: Sequence[str] = (), *, theme: Theme = LIGHT) -> Figure:
-    """Of what classes each client's samples are: one bar a client, one colour a class or a group of neighbours."""
+    """Draw the classes' shares of each client's samples: a bar for a client, a colour for a class or for neighbours."""
     shown = _shown(label_counts, names, len(CLASS_COLOURS))
     rows, groups = shown.counts.shape
     parts = 100 * shown.counts / np.maximum(shown.counts.sum(axis=1, keepdims=True), 1)
     ends = np.cumsum(parts, axis=1)
-    figure = blank(_height(rows) + 0.18 * -(-groups // KEY_COLUMNS), theme)
-    axes = dressed(figure.subplots(), theme, frame=False, grid=False)
+    figure = new_figure(_height(rows) + 0.18 * -(-groups // KEY_COLUMNS), theme)
+    axes = style_axes(figure.subplots(), theme, frame=False, grid=False)
     few = rows <= BUBBLES
     drawn = [
         # One outline for a class and all clients: a rectangle for each client would take seconds to draw.
@@ -104,14 +104,14 @@ def shares(label_counts: Counts, names: Sequence[str] = (), *, theme: Theme = LI
         _number_parts(axes, parts, ends - parts / 2, theme)
     axes.set_xlim(0, 100)
     _client_axis(axes, shown.clients, shown.total, theme)
-    titled(axes, theme, "share of the client's samples (%)", axes.get_ylabel())
+    label_axes(axes, theme, "share of the client's samples (%)", axes.get_ylabel())
     labels = shown.columns()
     key_above(figure, drawn, labels, theme, 18, min(KEY_COLUMNS, len(labels)), handlelength=1.0, columnspacing=1.2)
     return figure
 
 
 def label_spread(quantiles: Floats, sizes: NDArray[np.int64], *, theme: Theme = LIGHT) -> Figure:
-    """Of labels that are numbers: each client's lowest, quartiles, median and highest, and how many it has.
+    """Draw labels that are numbers: each client's lowest, quartiles, median and highest, and its number of samples.
 
     `quantiles` is [clients, 5].
     """
@@ -123,13 +123,13 @@ def label_spread(quantiles: Floats, sizes: NDArray[np.int64], *, theme: Theme = 
     left.hlines(rows, low, high, color=theme.muted, linewidth=0.8)
     left.hlines(rows, first, third, color=theme.palette[0], linewidth=4.0 if len(kept) <= BUBBLES else 1.4)
     left.plot(middle, rows, "o", color=theme.palette[1], markersize=4.0 if len(kept) <= BUBBLES else 1.6)
-    titled(left, theme, "label: lowest to highest, middle half, median", left.get_ylabel())
+    label_axes(left, theme, "label: lowest to highest, middle half, median", left.get_ylabel())
     return figure
 
 
 @dataclass(frozen=True, eq=False)
 class _Shown:
-    """What a picture has room for: some of the clients, and classes or groups of neighbours."""
+    """The part of the counts that a picture has room for: some of the clients, and classes or groups of neighbours."""
 
     counts: Floats  # [shown clients, groups of classes]
     clients: NDArray[np.int64]  # the numbers of those that are shown
@@ -176,15 +176,15 @@ def _beside_sizes(
     kept: NDArray[np.int64], sizes: NDArray[np.int64], height: float, theme: Theme
 ) -> tuple[Figure, Axes]:
     """A figure with bars of the clients' sizes on its right; the axes on its left are free."""
-    figure = blank(height, theme)
+    figure = new_figure(height, theme)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[5, 1])
-    dressed(left, theme, frame=False)
-    dressed(right, theme, frame=False)
+    style_axes(left, theme, frame=False)
+    style_axes(right, theme, frame=False)
     right.barh(np.arange(len(kept)) + 0.5, sizes[kept], height=0.7, color=theme.palette[0], linewidth=0)
     right.grid(False, axis="y")
     right.tick_params(axis="y", labelleft=False)
     _few_amounts(right)
-    titled(right, theme, "samples", "")
+    label_axes(right, theme, "samples", "")
     _client_axis(left, kept, len(sizes), theme)
     return figure, left
 
@@ -193,7 +193,7 @@ def _client_axis(axes: Axes, kept: NDArray[np.int64], total: int, theme: Theme) 
     axes.set_ylim(len(kept), 0)
     number_ticks(axes, "y", len(kept), 1, kept)
     rows = "client" if len(kept) == total else f"client, {len(kept)} of {total:,} shown"
-    titled(axes, theme, axes.get_xlabel(), rows)
+    label_axes(axes, theme, axes.get_xlabel(), rows)
 
 
 def _class_axis(axes: Axes, shown: _Shown, theme: Theme) -> None:
@@ -203,7 +203,9 @@ def _class_axis(axes: Axes, shown: _Shown, theme: Theme) -> None:
         axes.set_xticks(np.arange(columns) + 0.5, shown.named, rotation=90 if shown.below else 0, parse_math=False)
     else:
         number_ticks(axes, "x", columns, shown.size)
-    titled(axes, theme, "class" if shown.size == 1 else f"class, {shown.size} neighbours per column", axes.get_ylabel())
+    label_axes(
+        axes, theme, "class" if shown.size == 1 else f"class, {shown.size} neighbours per column", axes.get_ylabel()
+    )
 
 
 def _bubbles(axes: Axes, table: Floats, height: float, theme: Theme) -> None:

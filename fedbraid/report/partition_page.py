@@ -14,11 +14,11 @@ from fedbraid.report.pictures import Drawing, Picture
 from fedbraid.report.run_settings import flattened
 
 
-def partition_drawings(told: Facts, names: Sequence[str]) -> list[Drawing]:
-    """What papers draw of a partition: the first says most. `names` are the classes'."""
-    table = told["label_counts"]
+def partition_drawings(facts: Facts, names: Sequence[str]) -> list[Drawing]:
+    """Return the pictures that papers draw of a partition, the most telling first. `names` are the classes'."""
+    table = facts["label_counts"]
     if table is None:
-        return [_label_spread(told)]
+        return [_label_spread(facts)]
     clients = Drawing(
         "clients",
         "Labels per client",
@@ -42,24 +42,24 @@ def partition_drawings(told: Facts, names: Sequence[str]) -> list[Drawing]:
     return [clients, counts, shares] if few else [clients, shares]
 
 
-def partition_page(told: Facts, drawn: Sequence[Picture]) -> Page:
+def partition_page(facts: Facts, drawn: Sequence[Picture]) -> Page:
     """The whole report as data."""
     return Page(
-        f"{told['dataset']} among {told['clients']:,} clients",
-        (Paragraph(in_a_sentence(told), "headline"),),
+        f"{facts['dataset']} among {facts['clients']:,} clients",
+        (Paragraph(in_a_sentence(facts), "headline"),),
         (
-            Section("All clients together", (Pairs(overall(told)),)),
+            Section("All clients together", (Pairs(overall(facts)),)),
             *picture_sections(drawn),
-            Section("Clients", (client_table(told),)),
-            Section("Partition", (Pairs(list(flattened(told["recipe"]).items())),)),
-            Section("Command", (Code(told["command"]),)),
+            Section("Clients", (client_table(facts),)),
+            Section("Partition", (Pairs(list(flattened(facts["recipe"]).items())),)),
+            Section("Command", (Code(facts["command"]),)),
         ),
     )
 
 
-def _label_spread(told: Facts) -> Drawing:
-    held = [client["label_quantiles"] or [np.nan] * 5 for client in told["each"]]
-    sizes = np.array([client["size"] for client in told["each"]], dtype=np.int64)
+def _label_spread(facts: Facts) -> Drawing:
+    held = [client["label_quantiles"] or [np.nan] * 5 for client in facts["each"]]
+    sizes = np.array([client["size"] for client in facts["each"]], dtype=np.int64)
     return Drawing(
         "labels",
         "Labels per client",

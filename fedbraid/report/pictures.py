@@ -32,7 +32,7 @@ class Drawing:
     reading: str
     draw: Callable[..., Figure]
 
-    def drawn(self) -> Picture:
+    def render(self) -> Picture:
         """Draw it on light and on dark paper."""
         light, dark = (plots.png(self.draw(theme=theme)) for theme in (LIGHT, DARK))
         return Picture(self.name, self.title, self.reading, light, dark)

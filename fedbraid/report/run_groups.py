@@ -1,4 +1,4 @@
-"""What a report is made from: runs in memory, grouped by method."""
+"""Runs in memory, grouped by method: the input of every report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RunRecord:
     label_counts: list[list[int]] | None
     """Training samples, `[clients][classes]`; None where there are no classes."""
     averages: str = ""
-    """How clients are averaged, in words; empty where that is not known."""
+    """The way clients are averaged, in words; empty where that is not known."""
 
 
 def by_label(records: Sequence[RunRecord]) -> dict[str, tuple[RunRecord, ...]]:

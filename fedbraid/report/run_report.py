@@ -100,7 +100,7 @@ def _title(records: Sequence[RunRecord]) -> str:
 
 def pictures(records: Sequence[RunRecord], target: float | None = None) -> list[Picture]:
     """Draw all pictures that the runs have data for."""
-    return [drawing.drawn() for drawing in drawings(records, target)]
+    return [drawing.render() for drawing in drawings(records, target)]
 
 
 def drawings(records: Sequence[RunRecord], target: float | None = None) -> list[Drawing]:

@@ -83,7 +83,7 @@ def task_in_words(records: Sequence[RunRecord]) -> str:
 
 
 def _named_in(found: Sequence[Mapping[str, Any]], table: str) -> str:
-    """What the runs use, with those of its options that are not the defaults; nothing where none is named."""
+    """Return the names in a table of the settings, with the options that are not the defaults."""
     described: dict[str, None] = {}
     for settings in found:
         mine, defaults = flattened(settings.get(table, {})), default_settings(settings)
@@ -94,7 +94,7 @@ def _named_in(found: Sequence[Mapping[str, Any]], table: str) -> str:
 
 
 def unshared_task(records: Sequence[RunRecord]) -> list[str]:
-    """The settings of the task in which methods differ. Seeds are left out: they are told apart elsewhere."""
+    """The settings of the task in which methods differ. Seeds are left out: they have a sentence of their own."""
     return [
         key
         for key, values in _values_by_method(records).items()

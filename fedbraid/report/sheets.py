@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedbraid.data.dataset import Array, Dataset
 from fedbraid.data.dataset_facts import class_name, is_image, some_classes, some_of_class
 from fedbraid.errors import UserError
-from fedbraid.report.style import DPI, LIGHT, SMALL, WIDTH, Theme, blank, dressed
+from fedbraid.report.style import DPI, LIGHT, SMALL, WIDTH, Theme, new_figure, style_axes
 from fedbraid.report.words import shortened
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def sheet(dataset: Dataset, *, theme: Theme = LIGHT) -> Figure:
     rows = [shades(dataset.train.x[some_of_class(dataset, label, EACH)]) for label in labels]
     height, width = rows[0].shape[1:3]
     side = (WIDTH - 1.4) / EACH
-    figure = blank(0.35 + len(rows) * side * height / width, theme)
-    axes = dressed(figure.subplots(), theme, frame=False, grid=False)
+    figure = new_figure(0.35 + len(rows) * side * height / width, theme)
+    axes = style_axes(figure.subplots(), theme, frame=False, grid=False)
     axes.imshow(_laid_out(rows, theme), interpolation="nearest" if width < side * DPI else "antialiased")
     axes.set_yticks(
         [(place + 0.5) * (height + _gap(height)) for place in range(len(rows))],

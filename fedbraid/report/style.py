@@ -1,4 +1,4 @@
-"""How the pictures look: colours that colour-blind readers can tell apart, and strokes that do without colour."""
+"""The look of pictures: colours that colour-blind readers can tell apart, and strokes that need no colour."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def in_any_script() -> Iterator[None]:
         yield
 
 
-def blank(height: float, theme: Theme) -> Figure:
+def new_figure(height: float, theme: Theme) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH, height), dpi=DPI, facecolor=theme.paper, layout="constrained")
 
 
-def dressed(axes: Axes, theme: Theme, *, frame: bool = True, grid: bool = True) -> Axes:
+def style_axes(axes: Axes, theme: Theme, *, frame: bool = True, grid: bool = True) -> Axes:
     """Two thin spines, a faint grid behind the data, quiet ticks."""
     axes.set_facecolor(theme.paper)
     for side, spine in axes.spines.items():
@@ -115,7 +115,7 @@ def dressed(axes: Axes, theme: Theme, *, frame: bool = True, grid: bool = True) 
     return axes
 
 
-def titled(axes: Axes, theme: Theme, x: str, y: str) -> None:
+def label_axes(axes: Axes, theme: Theme, x: str, y: str) -> None:
     axes.set_xlabel(x, fontsize=NORMAL, color=theme.ink, parse_math=False)
     axes.set_ylabel(y, fontsize=NORMAL, color=theme.ink, parse_math=False)
 
@@ -174,7 +174,7 @@ def readable_on(colour: tuple[float, float, float, float], theme: Theme) -> str:
     return max((theme.ink, theme.paper), key=lambda choice: _contrast(to_rgba(choice), colour))
 
 
-def said(figure: Figure, sentence: str, theme: Theme) -> Figure:
+def write_message(figure: Figure, sentence: str, theme: Theme) -> Figure:
     """A picture of nothing still says why there is nothing."""
     figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize=NORMAL, color=theme.muted, parse_math=False)
     return figure

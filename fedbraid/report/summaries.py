@@ -1,4 +1,4 @@
-"""From rounds to the few numbers that are compared: first per run, then across seeds."""
+"""Summaries of runs: the few numbers that are compared, first per run, then across seeds."""
 
 from __future__ import annotations
 

@@ -72,6 +72,6 @@ def _point(scores: Sequence[float], scale: float) -> tuple[float, float]:
 
 
 def _varied(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run is told apart by, with their values."""
+    """The settings that distinguish a run, with their values."""
     values = flat(settings)
     return {key: values[key] for key in settings.get("varied", ()) if key in values}

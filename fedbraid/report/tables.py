@@ -1,4 +1,4 @@
-"""Tables as data. The writers turn them into HTML, Markdown, LaTeX, JSON and text for a terminal."""
+"""Tables as data, which the writers turn into HTML, Markdown, LaTeX, JSON and text for a terminal."""
 
 from __future__ import annotations
 

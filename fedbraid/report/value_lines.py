@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbraid.report import panels as panels_of
 from fedbraid.report.looks import Look
-from fedbraid.report.style import LIGHT, Theme, legend, stroke, titled
+from fedbraid.report.style import LIGHT, Theme, label_axes, legend, stroke
 from fedbraid.report.words import shortened
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Points = Mapping[float, tuple[float, float]]
 """Mean and standard deviation by value; NaN where there is no mean, or no spread, and nothing is drawn."""
 HOLLOW: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markersize": 6.5, "markeredgewidth": 1.0}
-"""How numbers beside a line are marked."""
+"""The marks of numbers beside a line."""
 
 
 def value_lines(
@@ -34,7 +34,7 @@ def value_lines(
 ) -> Figure:
     """A line for each label; `beside` has other numbers for the same labels, which the legend calls `beside_label`."""
     labels = [*lines, *([beside_label] if beside else [])]
-    figure, panels = panels_of.made([""], 3.5, theme, labels)
+    figure, panels = panels_of.make_panels([""], 3.5, theme, labels)
     axes = panels[""]
     handles = []
     for label, points in lines.items():
@@ -45,7 +45,7 @@ def value_lines(
         if beside and label in beside:
             hollow = drawn | HOLLOW | {"markeredgecolor": drawn["color"]}
             axes.plot([*beside[label]], [mean for mean, _ in beside[label].values()], **hollow, zorder=2)
-    titled(axes, theme, x, fill(shortened(y, 80), 42))
+    label_axes(axes, theme, x, fill(shortened(y, 80), 42))
     if beside:
         handles += axes.plot([], [], marker="o", **HOLLOW, markeredgecolor=theme.muted)
     legend(figure, handles, labels, theme)

@@ -1,4 +1,4 @@
-"""How values are written, the same in the terminal, in Markdown, in pictures and in HTML."""
+"""Values as text, the same in the terminal, in Markdown, in pictures and in HTML."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def neighbours(count: int, size: int) -> list[str]:
 
 
 def pattern(reference: float, digits: int, *, share: bool) -> str:
-    """How numbers of this size are written: the recipe's digits, fewer of thousands, more of very small ones.
+    """Return the format of numbers of this size: so many digits, fewer of thousands, more of very small ones.
 
-    Shares always have the recipe's digits. A spread and a difference are written like the number that they are of.
+    Shares always have as many. A spread and a difference have the format of the number that they belong to.
     """
     size = abs(reference)
     if share or not isfinite(size) or not size:

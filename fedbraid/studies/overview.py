@@ -106,7 +106,7 @@ def against_the_paper(found: Sequence[Reported], *, theme: Theme = LIGHT) -> Fig
     """Our numbers over the paper's, a panel for each paper."""
     papers = sorted({one.paper for one in found})
     by_paper = {paper: _accuracies([one for one in found if one.paper == paper]) for paper in papers}
-    drawn, panels = panels_of.made([paper for paper, cells in by_paper.items() if cells], 3.2, theme)
+    drawn, panels = panels_of.make_panels([paper for paper, cells in by_paper.items() if cells], 3.2, theme)
     for paper, axes in panels.items():
         cells = by_paper[paper]
         theirs, ours = ([cell[whose]["mean"] for cell in cells] for whose in ("paper", "ours"))
@@ -131,7 +131,7 @@ def write_overview(out: Path) -> list[Path]:
     if not found:
         raise UserError(f"{out} has no reports; `fedbraid study run NAME --out {out}` makes one")
     drawing = Drawing("overview", "Ours and the papers' numbers", READING, partial(against_the_paper, found))
-    drawn = [drawing.drawn()] if _accuracies(found) else []
+    drawn = [drawing.render()] if _accuracies(found) else []
     if not drawn:
         (out / "overview.png").unlink(missing_ok=True)  # of what was here before
     contents = {

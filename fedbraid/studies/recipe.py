@@ -54,7 +54,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Picture:
+class FigureRequest:
     """A picture beside the table."""
 
     kind: Literal["curves", "line", "bars", "split"] = "curves"  # split: who holds what, a picture for each column
@@ -121,6 +121,6 @@ class Recipe:
     """How far from the paper's number, in points of accuracy, ours still counts as the same: stated before any run."""
     compare: bool = True  # false: the paper's numbers are of other settings than ours, and no difference is taken
     claims: tuple[Claim, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[FigureRequest, ...] = ()
     readings: tuple[str, ...] = ()  # what is taken where the paper is silent, or says otherwise than its code
     calculation: str = ""  # cells are calculated by this function of `studies.calculations`, and nothing is trained

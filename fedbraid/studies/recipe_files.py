@@ -17,7 +17,7 @@ from fedbraid.studies.draws import with_draws
 from fedbraid.studies.feasibility import check_possible
 from fedbraid.studies.log_keys import check_key, met, needs
 from fedbraid.studies.naming import AT, Place, chosen, matching, pairs, places
-from fedbraid.studies.recipe import Line, Picture, Recipe
+from fedbraid.studies.recipe import FigureRequest, Line, Recipe
 from fedbraid.studies.run_digest import digest
 from fedbraid.studies.table_entries import unit_of
 from fedbraid.studies.tuning import check_tuning
@@ -149,13 +149,13 @@ def _check_lines(kind: str, lines: Sequence[Line]) -> None:
                 parse(line.metric)
 
 
-def _check_picture(picture: Picture, recipe: Recipe, made: Mapping[Place, Cell]) -> None:
+def _check_picture(picture: FigureRequest, recipe: Recipe, made: Mapping[Place, Cell]) -> None:
     rows = chosen("row", picture.rows, [line.name for line in recipe.rows])
     columns = chosen("column", picture.columns, [line.name for line in recipe.columns])
     if picture.kind == "line" and any(line.x is None for line in recipe.columns if line.name in columns):
         raise UserError("a line goes over the columns' x, which some of them lack")
     if picture.kind != "curves":
-        if picture.of != Picture.of:
+        if picture.of != FigureRequest.of:
             raise UserError(f"of={picture.of!r} is for curves; a {picture.kind} shows the table's numbers")
         return
     if picture.x not in AXES:

@@ -21,16 +21,18 @@ Entries = Mapping[Place, TableEntry]
 
 def headline(entries: Entries, found: Sequence[Finding], variant: str = "") -> str:
     """The table in a sentence or two; numbers of other settings are not held against the paper's."""
-    told = []
+    sentences = []
     if found:
         counts = Counter(one.verdict for one in found)
         words = [f"{n} {told_as[n > 1]}" for verdict, told_as in WORDS.items() if (n := counts[verdict])]
-        told.append(f"Of {len(found)} claims, {listed(words)}." if len(found) > 1 else f"The claim {words[0][2:]}.")
-        told += _so_far([one for one in found if one.missing])
+        sentences.append(
+            f"Of {len(found)} claims, {listed(words)}." if len(found) > 1 else f"The claim {words[0][2:]}."
+        )
+        sentences += _so_far([one for one in found if one.missing])
     compared = [entry for entry in entries.values() if entry.difference is not None]
     if compared and not variant:
-        told += _equivalent([entry.equivalence for entry in compared if entry.equivalence], compared[0].margin)
-    return " ".join(told) or "Our numbers alone, with none beside them."
+        sentences += _equivalent([entry.equivalence for entry in compared if entry.equivalence], compared[0].margin)
+    return " ".join(sentences) or "Our numbers alone, with none beside them."
 
 
 def _equivalent(judged: Sequence[Equivalence], margin: float) -> list[str]:
@@ -73,69 +75,73 @@ WORDS: dict[Verdict, tuple[str, str]] = {
 
 def warnings(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     """Return what stands before all numbers: in what the runs are not those of the recipe."""
-    told = []
+    sentences = []
     if results.variant:
-        told.append(
+        sentences.append(
             f"NOT THE PAPER'S SETTINGS: everything here was run with {results.variant}. The numbers cannot be "
             "compared with the paper's, and the claims are tested on these settings only."
             if recipe.numbers
             else f"NOT THE RECIPE'S SETTINGS: everything here was run with {results.variant}."
         )
     if len(results.seeds) != recipe.seeds:
-        told.append(f"{_count(len(results.seeds), 'seed')} instead of the recipe's {recipe.seeds}.")
+        sentences.append(f"{_count(len(results.seeds), 'seed')} instead of the recipe's {recipe.seeds}.")
     wanted = [entry for entry in entries.values() if not entry.skipped]
     refused = sum(bool(entry.refused and not entry.values) for entry in wanted)
     wanted = [entry for entry in wanted if entry.values or not entry.refused]
     absent = sum(not entry.values and not entry.without for entry in wanted)
     partly = sum(bool((entry.values or entry.without) and entry.missing) for entry in wanted)
     if absent:
-        told.append(f"{absent} of {_count(len(wanted), 'cell')} {_were(absent)} not run yet.")
+        sentences.append(f"{absent} of {_count(len(wanted), 'cell')} {_were(absent)} not run yet.")
     if refused:
-        told.append(f"{_count(refused, 'cell')} cannot be run as {'it is' if refused == 1 else 'they are'} asked for.")
+        sentences.append(
+            f"{_count(refused, 'cell')} cannot be run as {'it is' if refused == 1 else 'they are'} asked for."
+        )
     if partly:
-        told.append(f"{_count(partly, 'cell')} {_lack(partly)} some of {'its' if partly == 1 else 'their'} seeds.")
+        sentences.append(f"{_count(partly, 'cell')} {_lack(partly)} some of {'its' if partly == 1 else 'their'} seeds.")
     for metric in dict.fromkeys(entry.metric.text for entry in wanted if entry.without):
-        told.append(f"Runs have no value of {metric}: their log does not have it.")
-    return told
+        sentences.append(f"Runs have no value of {metric}: their log does not have it.")
+    return sentences
 
 
 def notes(recipe: Recipe, results: Results, entries: Entries) -> list[str]:
     """Return the notes below the table: what its numbers are."""
     there = [entry for entry in entries.values() if entry.values]
-    told = _about_metrics(recipe, entries)
+    sentences = _about_metrics(recipe, entries)
     if any(len(entry.values) > 1 for entry in there):
         fewer = " where no other number stands beside it" if any(entry.missing for entry in there) else ""
-        told.append(f"± sample standard deviation over {_count(len(results.seeds), 'seed')}{fewer}")
+        sentences.append(f"± sample standard deviation over {_count(len(results.seeds), 'seed')}{fewer}")
     elif there:
-        told.append("one seed: no spread known")
+        sentences.append("one seed: no spread known")
     if not recipe.compare:
-        told.append("no difference: the paper's numbers are of other settings than ours")
+        sentences.append("no difference: the paper's numbers are of other settings than ours")
     elif any(entry.paper for entry in entries.values()):
         marks = f"; {equivalence_words(recipe.equivalence)}" if any(e.equivalence for e in there) else ""
-        told.append(f"difference: ours minus the paper's{marks}")
+        sentences.append(f"difference: ours minus the paper's{marks}")
     else:
         figure = recipe.item.lower().startswith("fig")
-        told.append("the paper gives a picture only, no numbers" if figure else "the recipe has no numbers of a paper")
+        sentences.append(
+            "the paper gives a picture only, no numbers" if figure else "the recipe has no numbers of a paper"
+        )
     if any(inf in entry.values.values() for entry in there):
-        told.append("never: no run reached the target; (2/3 reached): mean over those that did")
+        sentences.append("never: no run reached the target; (2/3 reached): mean over those that did")
     if any(entry.never and not entry.metric.never for entry in there):
-        told.append("(2/3 reached), of a speedup: a run that never got there counts as 0")
+        sentences.append("(2/3 reached), of a speedup: a run that never got there counts as 0")
     if any(any(map(isnan, entry.values.values())) for entry in there):
-        told.append("diverged: at least one run ended without a number")
-    told += _about_lost(recipe, there)
+        sentences.append("diverged: at least one run ended without a number")
+    sentences += _about_lost(recipe, there)
     choices = dict.fromkeys(cell.choice for cell in results.cells.values() if cell.choice)
     for choice in choices:
         places = {place for place, cell in results.cells.items() if cell.choice == choice}
-        told.append(f"{_named(places, recipe)}, tuned: {choice}")
-    told += [f"{line.name}: {line.note}" for line in (*recipe.columns, *recipe.rows) if line.note]
+        sentences.append(f"{_named(places, recipe)}, tuned: {choice}")
+    sentences += [f"{line.name}: {line.note}" for line in (*recipe.columns, *recipe.rows) if line.note]
     reasons = dict.fromkeys(entry.skipped for entry in entries.values() if entry.skipped)
     for reason in reasons:
         places = {place for place, entry in entries.items() if entry.skipped == reason}
-        told.append(f"{NOTHING} {_named(places, recipe)}: {reason}")
+        sentences.append(f"{NOTHING} {_named(places, recipe)}: {reason}")
     for reason in dict.fromkeys(entry.refused for entry in entries.values() if entry.refused):
         places = {place for place, entry in entries.items() if entry.refused == reason}
-        told.append(f"{_named(places, recipe)} cannot be run: {reason}")
-    return told
+        sentences.append(f"{_named(places, recipe)} cannot be run: {reason}")
+    return sentences
 
 
 def _about_lost(recipe: Recipe, there: Sequence[TableEntry]) -> list[str]:
@@ -153,14 +159,14 @@ def _about_lost(recipe: Recipe, there: Sequence[TableEntry]) -> list[str]:
     return [f"{_named(places, recipe)}: {words}" for words, places in groups.items()]
 
 
-def told_of(finding: Finding, digits: int) -> str:
+def finding_words(finding: Finding, digits: int) -> str:
     """A claim's numbers: `mean difference +1.20 points, 95 % interval +0.80 to +1.60 (5 seeds); 8 of 8 pairs …`."""
     agreeing, given = finding.in_paper
     contradicted = f"in the paper's own numbers {agreeing} of {_count(given, 'pair')}" if agreeing < given else ""
-    return "; ".join(filter(None, [_told_of_ours(finding, digits), contradicted]))
+    return "; ".join(filter(None, [_our_words(finding, digits), contradicted]))
 
 
-def _told_of_ours(finding: Finding, digits: int) -> str:
+def _our_words(finding: Finding, digits: int) -> str:
     overall = finding.overall
     if overall is None or finding.none_reached:
         return _why_nothing(finding)

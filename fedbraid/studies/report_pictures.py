@@ -9,12 +9,11 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from fedbraid.report.curves import METRICS, about_bands, shown_heights
-from fedbraid.report.pictures import Drawing
-from fedbraid.report.pictures import Picture as Drawn
+from fedbraid.report.pictures import Drawing, Picture
+from fedbraid.studies.figure_data import FigureData, figure_data, in_order
 from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.naming import Place
-from fedbraid.studies.picture_data import Asked, asked, in_order
-from fedbraid.studies.recipe import Picture, Recipe
+from fedbraid.studies.recipe import FigureRequest, Recipe
 from fedbraid.studies.round_series import is_share, more_is_better
 from fedbraid.studies.study_figures import bars, course_words, curves, line, split
 from fedbraid.studies.table_entries import TableEntry
@@ -32,16 +31,18 @@ SPLIT = (
 WHISKERS = "whiskers are the standard deviation over seeds"
 
 
-def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, TableEntry]) -> list[Drawn]:
+def pictures(recipe: Recipe, results: Results, entries: Mapping[Place, TableEntry]) -> list[Picture]:
     """All pictures that there is something for; courses of the runs if the recipe asks for none."""
     names: Counter[str] = Counter()
     drawn = []
-    for wanted in in_order([asked(one, recipe, results, entries) for one in recipe.pictures or (Picture(),)]):
+    for wanted in in_order(
+        [figure_data(one, recipe, results, entries) for one in recipe.pictures or (FigureRequest(),)]
+    ):
         picture = wanted.picture
         for one in _splits(wanted, results) if picture.kind == "split" else _of_numbers(wanted):
             names[picture.kind] += 1
             name = picture.kind if names[picture.kind] == 1 else f"{picture.kind}-{names[picture.kind]}"
-            drawn.append(Drawing(name, *one).drawn())
+            drawn.append(Drawing(name, *one).render())
     return drawn
 
 
@@ -49,23 +50,23 @@ Asks = tuple[str, str, Callable[..., "Figure"]]
 """A title, what to read from it, and the picture."""
 
 
-def _of_numbers(wanted: Asked) -> list[Asks]:
+def _of_numbers(wanted: FigureData) -> list[Asks]:
     return [(title(wanted), reading(wanted), partial(DRAWN[wanted.picture.kind], wanted))] if wanted.shown else []
 
 
-def _splits(wanted: Asked, results: Results) -> list[Asks]:
+def _splits(wanted: FigureData, results: Results) -> list[Asks]:
     """Return the split of each column's first run: another seed has another."""
     found: list[Asks] = []
     for column in wanted.columns:
         records = [record for row in wanted.rows for record in results.cells[row, column].records.values()]
         run = next((record for record in records if record.label_counts), None)
         if run is not None and run.label_counts:
-            told = f"{SPLIT} The split is that of seed {run.seed}."
-            found.append((f"Who holds what, {column}", told, partial(split, run.label_counts, column)))
+            sentence = f"{SPLIT} The split is that of seed {run.seed}."
+            found.append((f"Who holds what, {column}", sentence, partial(split, run.label_counts, column)))
     return found
 
 
-def title(wanted: Asked) -> str:
+def title(wanted: FigureData) -> str:
     picture = wanted.picture
     if picture.kind == "curves":
         where = f", {wanted.columns[0]}" if len(wanted.columns) == 1 else ""
@@ -74,7 +75,7 @@ def title(wanted: Asked) -> str:
     return _capital(wanted.label) + over
 
 
-def reading(wanted: Asked) -> str:
+def reading(wanted: FigureData) -> str:
     picture = wanted.picture
     if picture.kind == "curves":
         panels = [wanted.panel(column) for column in wanted.columns]
@@ -96,7 +97,7 @@ def _sentences(better: str, spread: str, paper: str) -> str:
     return " ".join(f"{_capital(part)}." for part in parts if part)
 
 
-def _about_curves(picture: Picture) -> str:
+def _about_curves(picture: FigureRequest) -> str:
     if picture.of not in METRICS and not is_share(picture.of):
         return f"How the {key_words(picture.of)} goes on: look for rows that part."
     better = "higher" if more_is_better(picture.of) else "lower"
@@ -104,7 +105,7 @@ def _about_curves(picture: Picture) -> str:
     return f"A {better} line is better; one that gets there further left needs {fewer} {COSTS[picture.x]}."
 
 
-def _better(wanted: Asked, more: str, less: str) -> str:
+def _better(wanted: FigureData, more: str, less: str) -> str:
     ways = {entry.metric.higher_is_better for entry in wanted.shown}
     if len(ways) > 1:
         return f"The {more} or, as the table's notes say, the {less}"

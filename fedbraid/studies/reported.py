@@ -15,10 +15,10 @@ from typing import Any
 from fedbraid.core.metrics import METRICS as FURTHER
 from fedbraid.errors import UserError
 from fedbraid.report.words import NOTHING, signed
-from fedbraid.studies.account import PAPERS
 from fedbraid.studies.cell_evidence import BOTH, WEIGHTS
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.claims import POINTS
+from fedbraid.studies.study_summary import PAPERS
 
 NOT_RUN = "not run"
 Told = Mapping[str, Any]

@@ -6,30 +6,30 @@ from math import isfinite, isnan
 from typing import Any
 
 from fedbraid.config.schema import to_dict
-from fedbraid.studies.account import Account
 from fedbraid.studies.cell_evidence import cost, mean_and_spread, readings, spread_of
 from fedbraid.studies.claims import Finding, Interval, Pair
 from fedbraid.studies.naming import AT, Place
 from fedbraid.studies.run_origins import runs_of
 from fedbraid.studies.shared_settings import Sharing, nested
+from fedbraid.studies.study_summary import StudySummary
 from fedbraid.studies.table_entries import Number, TableEntry, unit_of
 
 
-def to_json(told: Account) -> dict[str, Any]:
+def to_json(summary: StudySummary) -> dict[str, Any]:
     """Numbers are in the recipe's unit, by seed; what is not finite is None, and a list says what that means."""
-    recipe, results = told.recipe, told.results
+    recipe, results = summary.recipe, summary.results
     return {
         "study": {key: getattr(recipe, key) for key in ("name", "paper", "item", "title", "metric", "unit")},
         "variant": results.variant,
         "seeds": list(results.seeds),
-        "warnings": list(told.warnings),
-        "cells": [_cell(entry) | _evidence(told, entry) for entry in told.entries.values()],
-        "claims": [_claim(finding) for finding in told.findings],
-        "notes": list(told.notes),
+        "warnings": list(summary.warnings),
+        "cells": [_cell(entry) | _evidence(summary, entry) for entry in summary.entries.values()],
+        "claims": [_claim(finding) for finding in summary.findings],
+        "notes": list(summary.notes),
         "readings": list(recipe.readings),
-        "missing": list(told.commands),
-        "settings": _settings(told.settings),
-        "runs": dict(told.origins),
+        "missing": list(summary.commands),
+        "settings": _settings(summary.settings),
+        "runs": dict(summary.origins),
         "cost": cost(runs_of(results)),
     }
 
@@ -59,9 +59,9 @@ def _cell(entry: TableEntry) -> dict[str, Any]:
     }
 
 
-def _evidence(told: Account, entry: TableEntry) -> dict[str, Any]:
+def _evidence(summary: StudySummary, entry: TableEntry) -> dict[str, Any]:
     """Return what stands beside the number: what it rests on, other readings of the same runs, what they cost."""
-    cell = told.results.cells[entry.place]
+    cell = summary.results.cells[entry.place]
     config, same = cell.settings, entry.equivalence
     found = readings(entry.metric, cell.records)
     scaled = {name: mean_and_spread([entry.scale * value for value in values]) for name, values in found.items()}

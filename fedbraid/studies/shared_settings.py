@@ -31,11 +31,11 @@ class Sharing:
 
 def sharing(results: Results) -> Sharing:
     """Each setting at the one place that decides it."""
-    configs = {place: told(to_dict(cell.settings)) for place, cell in results.cells.items() if cell.settings}
+    configs = {place: settings_of_run(to_dict(cell.settings)) for place, cell in results.cells.items() if cell.settings}
     return shared(configs)
 
 
-def told(values: Settings) -> Flat:
+def settings_of_run(values: Settings) -> Flat:
     return flat({key: value for key, value in values.items() if key not in NOT_TOLD})
 
 

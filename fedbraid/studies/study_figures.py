@@ -11,9 +11,9 @@ from fedbraid.report.curves import METRICS, CurvePanels, curve_figure
 from fedbraid.report.style import LIGHT, NORMAL, Theme
 from fedbraid.report.value_lines import tick_values, value_lines
 from fedbraid.report.words import number, pattern, shortened
+from fedbraid.studies.figure_data import FigureData
 from fedbraid.studies.key_labels import key_words
 from fedbraid.studies.naming import Place
-from fedbraid.studies.picture_data import Asked
 from fedbraid.studies.round_series import is_share
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def course_words(of: str) -> str:
     return METRICS.get(of) or key_words(of) + (" (%)" if is_share(of) else "")
 
 
-def curves(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
+def curves(asked: FigureData, *, theme: Theme = LIGHT) -> Figure:
     """A panel for each column, in it a curve for each row."""
     panels = {
         column: {row: asked.courses[row, column] for row in asked.rows if (row, column) in asked.courses}
@@ -42,7 +42,7 @@ def curves(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
     return curve_figure(shown, theme=theme)
 
 
-def line(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
+def line(asked: FigureData, *, theme: Theme = LIGHT) -> Figure:
     """Each row's numbers over its columns' x, with their standard deviations; the paper's as hollow marks."""
     columns = sorted(asked.columns, key=lambda column: asked.x[column])
     ours, paper = (
@@ -56,14 +56,14 @@ def line(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
     return figure
 
 
-def bars(asked: Asked, *, theme: Theme = LIGHT) -> Figure:
+def bars(asked: FigureData, *, theme: Theme = LIGHT) -> Figure:
     """A panel for each column, in it a bar for each row; the paper's number as an upright mark."""
     panels = {column: {row: _bar(asked, (row, column)) for row in asked.rows} for column in asked.columns}
     axes = {column: asked.named(column) for column in asked.columns}
     return draw_bars(BarPanels(panels, axes, asked.looks, PAPERS), theme=theme)
 
 
-def _bar(asked: Asked, place: Place) -> Bar:
+def _bar(asked: FigureData, place: Place) -> Bar:
     ours, paper = asked.ours(place), asked.paper(place)
     how = pattern(ours.mean, min(asked.digits, DIGITS), share=asked.entries[place].share)
     return Bar(ours.mean, ours.whisker, paper.mean, number(ours.mean, how))

@@ -31,12 +31,12 @@ def test_a_regression_has_one_picture_and_a_page() -> None:
     told = split_facts(data, Partition((np.arange(20), np.arange(20, 30))))
     (drawing,) = partition_drawings(told, ())
     assert drawing.name == "labels"
-    assert "label median" in Page(to_html(partition_page(told | {"command": ""}, [drawing.drawn()]))).text
+    assert "label median" in Page(to_html(partition_page(told | {"command": ""}, [drawing.render()]))).text
 
 
 def test_the_page_is_whole_and_alone_and_says_everything() -> None:
     told = split_facts(*held(3))
-    drawn = [drawing.drawn() for drawing in partition_drawings(told, HOSTILE[:3])]
+    drawn = [drawing.render() for drawing in partition_drawings(told, HOSTILE[:3])]
     assert all(picture.light != picture.dark for picture in drawn)
     text = to_html(partition_page(told | {"command": "fedbraid data partition 'a <b>'"}, drawn))
     shown = Page(text)

@@ -8,7 +8,7 @@ from typing import Any
 from fedbraid.config.schema import to_dict
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.cells import cells
-from fedbraid.studies.recipe import Claim, Line, Override, Picture, Recipe
+from fedbraid.studies.recipe import Claim, FigureRequest, Line, Override, Recipe
 from fedbraid.studies.run_digest import digest
 from fedbraid.studies.run_records import Record, record_of
 from fedbraid.studies.table_results import CellResult, Results
@@ -101,8 +101,8 @@ def record(config: Any, seed: int, course: Course) -> Record:
 
 
 PICTURES = (
-    Picture("curves"),
-    Picture("curves", rows=("FedAvg",), columns=("β = 0.1",), x="bytes"),
-    Picture("line", x="β", log_x=True),
-    Picture("bars"),
+    FigureRequest("curves"),
+    FigureRequest("curves", rows=("FedAvg",), columns=("β = 0.1",), x="bytes"),
+    FigureRequest("line", x="β", log_x=True),
+    FigureRequest("bars"),
 )

@@ -7,11 +7,11 @@ import pytest
 from fedbraid.config.schema import to_dict
 from fedbraid.errors import UserError
 from fedbraid.studies import recipe_files, run_records
-from fedbraid.studies.account import account, ours
 from fedbraid.studies.cell_metrics import parse
 from fedbraid.studies.run_digest import digest
 from fedbraid.studies.run_records import record_of
 from fedbraid.studies.study_plan import table
+from fedbraid.studies.study_summary import ours, summarise_study
 from fedbraid.studies.table_results import gathered
 
 RECIPE = """
@@ -84,7 +84,7 @@ def test_each_seed_is_measured_by_its_own_run_of_the_other_row(made, tmp_path):
 def test_a_speedup_says_how_many_runs_got_there(made, tmp_path):
     for row, seed in ACCURACIES:
         record(made, row, seed, tmp_path)
-    told = account(made.recipe, gathered(made, tmp_path))
+    told = summarise_study(made.recipe, gathered(made, tmp_path))
     assert ours(told.entries["FedSkip-2", "speedup"], 2, 2) == "1.00 ± 1.41 (1/2 reached)"
     assert ours(told.entries["FedAvg", "speedup"], 2, 2) == "1.00 ± 0.00"
     assert "(2/3 reached), of a speedup: a run that never got there counts as 0" in told.notes

@@ -13,13 +13,13 @@ from fedbraid.studies import recipe_files
 from fedbraid.studies.cells import cells
 from fedbraid.studies.draws import with_draws
 from fedbraid.studies.naming import pairs
-from fedbraid.studies.recipe import Claim, FurtherDraw, Picture
+from fedbraid.studies.recipe import Claim, FigureRequest, FurtherDraw
 
 AUTHORS = FurtherDraw("the authors' draw", {"partition": {"name": "iid"}}, note="as their code draws it")
 
 
 def test_columns_numbers_and_claims_are_there_for_each_draw():
-    made = with_draws(recipe(draws=(AUTHORS,), pictures=(Picture("bars"),)))
+    made = with_draws(recipe(draws=(AUTHORS,), pictures=(FigureRequest("bars"),)))
     names = [column.name for column in made.columns]
     assert names == ["β = 0.1", "β = 0.1, the authors' draw", "β = 0.5", "β = 0.5, the authors' draw"]
     assert made.columns[1].note == "as their code draws it" and not made.columns[0].note

@@ -10,12 +10,12 @@ import pytest
 
 from fedbraid.config.schema import Config, from_dict
 from fedbraid.studies import recipe_files, run_records
-from fedbraid.studies.account import account
 from fedbraid.studies.record_archives import archived
 from fedbraid.studies.results_json import to_json
 from fedbraid.studies.run_digest import digest, written_out
 from fedbraid.studies.study_notes import read_notes
 from fedbraid.studies.study_plan import Changes, as_recorded, has_records, table
+from fedbraid.studies.study_summary import summarise_study
 from fedbraid.studies.table_results import gathered
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -51,7 +51,7 @@ def test_reports_of_packed_records_are_those_of_files(tmp_path: Path) -> None:
         made = table(recipe_files.read(recipe_files.HERE / f"{name}.toml"), changes)
         if has_records(made, RESULTS):
             made = as_recorded(made, RESULTS)
-            packed, files = (to_json(account(made.recipe, gathered(made, out))) for out in (RESULTS, tmp_path))
+            packed, files = (to_json(summarise_study(made.recipe, gathered(made, out))) for out in (RESULTS, tmp_path))
             assert packed == files, name
             reported += 1
     assert reported > 40

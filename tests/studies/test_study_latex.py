@@ -14,9 +14,9 @@ from made_up_study import COURSES, recipe, results
 
 from fedbraid.report.latex import NAME, PAGE, floats, pieces
 from fedbraid.report.tables import Detail, TableCell, TableColumn, TableData
-from fedbraid.studies.account import account
 from fedbraid.studies.recipe import Line, Recipe
 from fedbraid.studies.report import to_latex
+from fedbraid.studies.study_summary import summarise_study
 from fedbraid.studies.table_results import Results
 
 LONG = "FedAvg with a momentum of 0.9 at the server, and 5 local epochs of every one of the clients"
@@ -68,15 +68,15 @@ def test_rows_that_do_not_fit_a_page_go_on_in_another() -> None:
 
 def test_a_table_without_numbers_in_some_rows_and_columns_leaves_them_out() -> None:
     made = recipe(numbers={})
-    text = to_latex(account(made, results(made, {("FedAvg", "β = 0.1"): COURSES["FedAvg", "β = 0.1"]})))
+    text = to_latex(summarise_study(made, results(made, {("FedAvg", "β = 0.1"): COURSES["FedAvg", "β = 0.1"]})))
     assert "Disco" not in text.split(r"\toprule")[1] and "0.5 " not in text.split(r"\toprule")[1].split(r"\midrule")[0]
     assert "Rows and columns without a number are left out." in text
-    empty = to_latex(account(made, results(made, {})))
+    empty = to_latex(summarise_study(made, results(made, {})))
     assert empty.count("missing") == 4 + 1, "in each cell, and in the caption"
 
 
 def test_continued_tables_have_one_number_and_one_label() -> None:
-    text = to_latex(account(*large(30, 9)))
+    text = to_latex(summarise_study(*large(30, 9)))
     several = text.count(r"\begin{table}")
     assert several > 1
     assert text.count(r"\addtocounter{table}{-1}") == text.count("continued.") == several - 1
@@ -87,7 +87,7 @@ def test_continued_tables_have_one_number_and_one_label() -> None:
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex here")
 @pytest.mark.parametrize("size", ["10pt", "12pt"])
 def test_latex_has_nothing_to_say_against_a_large_table(size: str, tmp_path: Path) -> None:
-    (tmp_path / "table.tex").write_text(to_latex(account(*large(14, 7))), encoding="utf-8")
+    (tmp_path / "table.tex").write_text(to_latex(summarise_study(*large(14, 7))), encoding="utf-8")
     text = (
         rf"\documentclass[{size}]{{article}}"
         r"\usepackage{booktabs,graphicx}\begin{document}\input{table}\end{document}"

@@ -24,12 +24,11 @@ from fedbraid.report.latex import escaped
 from fedbraid.report.looks import looks
 from fedbraid.report.words import signed
 from fedbraid.studies import run_records
-from fedbraid.studies.account import account, spread
 from fedbraid.studies.cell_metrics import parse
-from fedbraid.studies.picture_data import asked, in_order
-from fedbraid.studies.recipe import Claim, Override, Picture, Recipe
+from fedbraid.studies.figure_data import figure_data, in_order
+from fedbraid.studies.recipe import Claim, FigureRequest, Override, Recipe
 from fedbraid.studies.report import page, to_latex, to_markdown, write_report
-from fedbraid.studies.report_notes import told_of
+from fedbraid.studies.report_notes import finding_words
 from fedbraid.studies.report_pictures import pictures, reading
 from fedbraid.studies.results_json import to_json
 from fedbraid.studies.run_origins import duration, origins
@@ -37,6 +36,7 @@ from fedbraid.studies.run_records import Record
 from fedbraid.studies.shared_settings import NOT_TOLD, nested, sharing, to_toml
 from fedbraid.studies.study_figures import bars, curves, line, split
 from fedbraid.studies.study_plan import Changes, table
+from fedbraid.studies.study_summary import spread, summarise_study
 from fedbraid.studies.table_entries import Number, TableEntry, commands, entries, unit_of
 from fedbraid.studies.table_results import Results, gathered
 
@@ -92,7 +92,9 @@ def test_the_numbers_are_numpys(written: Path) -> None:
 
 def test_records_on_disk_give_what_those_in_memory_do(written: Path) -> None:
     made = recipe(pictures=PICTURES)
-    assert json.loads((written / "results.json").read_text(encoding="utf-8")) == to_json(account(made, results(made)))
+    assert json.loads((written / "results.json").read_text(encoding="utf-8")) == to_json(
+        summarise_study(made, results(made))
+    )
 
 
 def test_the_claims_numbers(written: Path) -> None:
@@ -169,7 +171,7 @@ def hostile_courses() -> dict[tuple[str, str], Any]:
 
 
 def test_latex_is_whole_whatever_the_names_are() -> None:
-    text = to_latex(account(hostile(), results(hostile(), hostile_courses())))
+    text = to_latex(summarise_study(hostile(), results(hostile(), hostile_courses())))
     assert text.isascii()
     bare = re.sub(r"\\[&%$#_{}]", "", text)  # without what is escaped
     depth = np.cumsum([{"{": 1, "}": -1}.get(letter, 0) for letter in bare])
@@ -203,15 +205,15 @@ def caption(text: str) -> str:
 
 
 def test_the_caption_says_what_is_shown_and_no_more() -> None:
-    told = account(recipe(), results())
+    told = summarise_study(recipe(), results())
     assert caption(to_latex(told)) == (
         r"made, Table 1: Two methods \& 50 \% of \textless{}clients\textgreater{}. Best test accuracy of any round in "
         r"\%; mean $\pm$ sample standard deviation over 3 seeds. Differences are ours minus the paper's; $\approx$ the "
         r"same within 1 point, \dag{} another one: the 95 \% interval of our mean lies within, or outside of, that "
         "margin around the paper's; no mark: neither, as with one seed."
     )
-    assert caption(to_latex(account(recipe(), some()))).endswith("one seed. 1 of 4 cells is missing.")
-    one = account(recipe(numbers={}), results(seeds=[0], courses={AVG_1: {0: (0.5,)}}, variant="--rounds 1"))
+    assert caption(to_latex(summarise_study(recipe(), some()))).endswith("one seed. 1 of 4 cells is missing.")
+    one = summarise_study(recipe(numbers={}), results(seeds=[0], courses={AVG_1: {0: (0.5,)}}, variant="--rounds 1"))
     assert "Run with -{}-rounds 1, which is not the paper's setting. Best test accuracy of any round in" in to_latex(
         one
     )
@@ -220,16 +222,20 @@ def test_the_caption_says_what_is_shown_and_no_more() -> None:
     )
     lines = [replace(recipe().columns[0], name=f"after {n}", metric=f"at(round={n})") for n in (1, 2, 3, 4)]
     several = recipe(columns=tuple(lines), overrides=(), numbers={}, claims=())
-    assert "Numbers of several kinds, as rows and columns say; mean" in to_latex(account(several, results(several)))
+    assert "Numbers of several kinds, as rows and columns say; mean" in to_latex(
+        summarise_study(several, results(several))
+    )
 
 
 def test_the_caption_names_data_that_is_missing_and_not_where_it_would_be() -> None:
     skip = Override(("FedAvg",), ("β = 0.5",), skip="the paper has no such cell")
     made = recipe(overrides=(skip,))
-    told = account(made, results(made, {AVG_1: COURSES[AVG_1]}, {DISCO_5: "data set 'x' is not in /home/me/data"}))
+    told = summarise_study(
+        made, results(made, {AVG_1: COURSES[AVG_1]}, {DISCO_5: "data set 'x' is not in /home/me/data"})
+    )
     assert "/home/me/data" not in to_latex(told) and "/home/me/data" in to_markdown(told)
     assert caption(to_latex(told)).endswith("2 of 3 cells are missing, 1 of them for lack of data (digits).")
-    alone = account(made, results(made, {**COURSES}, {DISCO_5: "not here"}))
+    alone = summarise_study(made, results(made, {**COURSES}, {DISCO_5: "not here"}))
     assert caption(to_latex(alone)).endswith("1 of 3 cells is missing, for lack of data (digits).")
 
 
@@ -270,7 +276,7 @@ def test_the_page_is_whole_and_alone(written: Path) -> None:
 
 
 def test_names_are_shown_and_not_obeyed() -> None:
-    told = account(hostile(), results(hostile(), hostile_courses()))
+    told = summarise_study(hostile(), results(hostile(), hostile_courses()))
     shown = Page(to_html(page(told, [])))
     assert all(name in shown.text for name in HOSTILE)
     assert "script" not in shown.tags
@@ -284,7 +290,7 @@ def test_names_are_shown_and_not_obeyed() -> None:
 
 
 def test_other_settings_are_said_first_and_loudly() -> None:
-    told = account(recipe(seeds=5), results(variant="--scale small --rounds 3"))
+    told = summarise_study(recipe(seeds=5), results(variant="--scale small --rounds 3"))
     html, markdown, tex = to_html(page(told, [])), to_markdown(told), to_latex(told)
     for text in (html, markdown):
         assert text.index("NOT THE PAPER") < text.index("60.27")
@@ -294,9 +300,9 @@ def test_other_settings_are_said_first_and_loudly() -> None:
     assert "-{}-scale small" in tex
     assert to_json(told)["variant"] == "--scale small --rounds 3"
     assert all(cell["difference"] is None for cell in to_json(told)["cells"]), "the paper's settings were others"
-    assert "the same within 1 point" in account(recipe(), results()).headline
+    assert "the same within 1 point" in summarise_study(recipe(), results()).headline
     assert "further from the paper's" not in told.headline
-    plain = account(recipe(), results())
+    plain = summarise_study(recipe(), results())
     assert plain.warnings == ()
     assert 'class="loud"' not in to_html(page(plain, []))
 
@@ -308,7 +314,7 @@ def some() -> Results:
 
 
 def test_missing_cells_are_told_with_how_to_run_them() -> None:
-    told = account(recipe(), some())
+    told = summarise_study(recipe(), some())
     assert told.commands == ("fedbraid study run made-table1 --only FedAvg --resume",)
     assert "| **FedAvg** | 50.00 (n=1) | missing |" in to_markdown(told)
     assert told.warnings == ("1 of 4 cells was not run yet.", "1 cell lacks some of its seeds.")
@@ -318,35 +324,35 @@ def test_missing_cells_are_told_with_how_to_run_them() -> None:
     assert (found[AVG_5]["missing"], found[AVG_5]["ours"], found[AVG_1]["missing"]) == ([0, 1, 2], None, [0, 2])
     (claim,) = told.findings
     assert claim.verdict == "undecided"
-    assert told_of(claim, 2).startswith("with 1 of 2 pairs run it is undecided; mean difference")
+    assert finding_words(claim, 2).startswith("with 1 of 2 pairs run it is undecided; mean difference")
 
 
 def test_a_number_that_the_log_does_not_have_is_not_waited_for() -> None:
     made = recipe(metric="last(of='nosuch')")
-    told = account(made, results(made))
+    told = summarise_study(made, results(made))
     assert not told.commands, "running it again would not help"
     assert told.warnings == ("Runs have no value of last(of='nosuch'): their log does not have it.",)
     assert "| **FedAvg** | no value | no value |" in to_markdown(told)
-    assert told_of(told.findings[0], 2).startswith("nothing to compare: the runs have no such value")
+    assert finding_words(told.findings[0], 2).startswith("nothing to compare: the runs have no such value")
 
 
 def test_a_claim_of_runs_that_never_got_there_says_nothing() -> None:
     made, found = reaching({place: {0: (0.1,), 1: (0.1,)} for place in COURSES})
-    (finding,) = account(made, found).findings
-    assert told_of(finding, 1).startswith("nothing to compare: no run reached the target")
+    (finding,) = summarise_study(made, found).findings
+    assert finding_words(finding, 1).startswith("nothing to compare: no run reached the target")
 
 
 def test_a_claim_whose_pairs_have_no_seed_in_common() -> None:
     courses = {place: {k // 2: (0.5,)} for k, place in enumerate((AVG_1, DISCO_1, AVG_5, DISCO_5))}
-    (finding,) = account(recipe(), results(courses=courses)).findings
-    assert told_of(finding, 1).startswith("nothing to compare: the pairs that were run have no seed in common")
+    (finding,) = summarise_study(recipe(), results(courses=courses)).findings
+    assert finding_words(finding, 1).startswith("nothing to compare: the pairs that were run have no seed in common")
 
 
 def test_cells_that_cannot_be_run_are_not_waited_for() -> None:
     known = results(courses={AVG_1: COURSES[AVG_1]})
     reason = "partition 'iid': too many clients"
     cells = {place: replace(cell, refused=reason) if place == AVG_5 else cell for place, cell in known.cells.items()}
-    told = account(recipe(), replace(known, cells=cells))
+    told = summarise_study(recipe(), replace(known, cells=cells))
     assert told.warnings == ("2 of 3 cells were not run yet.", "1 cell cannot be run as it is asked for.")
     assert f"FedAvg @ β = 0.5 cannot be run: {reason}" in told.notes
     assert "| **FedAvg** | 60.27 ± 0.31 | cannot be run |" in to_markdown(told)
@@ -358,17 +364,17 @@ def test_a_claim_whose_runs_all_diverged_was_run() -> None:
     made = recipe(metric="last")
     known = results(made)
     lost = {place: replace(cell, values=dict.fromkeys(cell.values, nan)) for place, cell in known.cells.items()}
-    (finding,) = account(made, replace(known, cells=lost)).findings
-    assert told_of(finding, 2).startswith("nothing to compare: in every seed a run of some pair diverged")
+    (finding,) = summarise_study(made, replace(known, cells=lost)).findings
+    assert finding_words(finding, 2).startswith("nothing to compare: in every seed a run of some pair diverged")
 
 
 def test_a_claim_of_which_a_part_was_run() -> None:
     courses = {place: course for place, course in COURSES.items() if place[1] == "β = 0.1"}
-    told = account(recipe(), results(courses=courses))
+    told = summarise_study(recipe(), results(courses=courses))
     (claim,) = told.findings
     assert (claim.verdict, claim.so_far) == ("undecided", "holds")
     assert told.headline.startswith("The claim is undecided. As far as it was run, 1 holds.")
-    assert told_of(claim, 2).startswith("with 1 of 2 pairs run it holds; mean difference")
+    assert finding_words(claim, 2).startswith("with 1 of 2 pairs run it holds; mean difference")
     assert to_json(told)["claims"][0]["so_far"] == "holds"
 
 
@@ -411,7 +417,7 @@ def test_a_report_of_nothing(tmp_path: Path) -> None:
 def test_skipped_cells_have_their_reason() -> None:
     skip = Override(("FedAvg",), ("β = 0.5",), skip="the paper has no such cell")
     made = recipe(overrides=(skip,))
-    told = account(made, results(made, skipped={DISCO_5: "data set 'x' is not here; fetch it"}))
+    told = summarise_study(made, results(made, skipped={DISCO_5: "data set 'x' is not here; fetch it"}))
     markdown = to_markdown(told)
     assert "| **FedAvg** | 60.27 ± 0.31 | – |" in markdown
     assert "- – FedAvg @ β = 0.5: the paper has no such cell" in markdown
@@ -423,7 +429,7 @@ def test_skipped_cells_have_their_reason() -> None:
 
 def test_a_figure_has_our_numbers_alone() -> None:
     made = recipe(item="Figure 3", numbers={}, claims=())
-    told = account(made, results(made))
+    told = summarise_study(made, results(made))
     markdown = to_markdown(told)
     assert "the paper gives a picture only" in markdown
     assert "| paper |" not in markdown
@@ -435,7 +441,7 @@ def test_a_figure_has_our_numbers_alone() -> None:
 
 def test_numbers_of_other_settings_are_shown_and_not_held_against_ours() -> None:
     made = recipe(compare=False)
-    told = account(made, results(made))
+    told = summarise_study(made, results(made))
     markdown = to_markdown(told)
     assert "| paper | 60.00 ± 0.50 | 70.00 |" in markdown
     assert "| difference | – | – |" in markdown
@@ -453,12 +459,14 @@ def test_a_claim_that_holds_on_average_names_the_pair_that_speaks_against_it() -
         DISCO_5: {0: (0.69,), 1: (0.7,), 2: (0.6801,)},
     }
     made = recipe()
-    (far,) = account(made, results(made, courses)).findings
+    (far,) = summarise_study(made, results(made, courses)).findings
     assert far.verdict == "does not hold"
-    assert "beyond chance on the other: FedAvg+Disco @ β = 0.5 behind FedAvg @ β = 0.5" in told_of(far, 2)
-    (near,) = account(made, results(made, courses | {DISCO_5: {0: (0.69,), 1: (0.72,), 2: (0.67,)}})).findings
+    assert "beyond chance on the other: FedAvg+Disco @ β = 0.5 behind FedAvg @ β = 0.5" in finding_words(far, 2)
+    (near,) = summarise_study(made, results(made, courses | {DISCO_5: {0: (0.69,), 1: (0.72,), 2: (0.67,)}})).findings
     assert near.verdict == "undecided"
-    assert told_of(near, 2).endswith("1 of 2 pairs on the claimed side; so it holds on average, not for every pair")
+    assert finding_words(near, 2).endswith(
+        "1 of 2 pairs on the claimed side; so it holds on average, not for every pair"
+    )
 
 
 def test_a_paper_whose_own_numbers_speak_against_its_claim() -> None:
@@ -466,16 +474,16 @@ def test_a_paper_whose_own_numbers_speak_against_its_claim() -> None:
     fitting, against = (
         recipe(claims=(claim,)) for claim in (recipe().claims[0], Claim("x", ("FedAvg",), ("FedAvg+Disco",)))
     )
-    assert "own numbers" not in told_of(account(fitting, results(fitting)).findings[0], 2)
+    assert "own numbers" not in finding_words(summarise_study(fitting, results(fitting)).findings[0], 2)
     for found in (results(against), results(against, {})):
-        (finding,) = account(against, found).findings
+        (finding,) = summarise_study(against, found).findings
         assert finding.in_paper == (0, 1)
-        assert told_of(finding, 2).endswith("in the paper's own numbers 0 of 1 pair")
+        assert finding_words(finding, 2).endswith("in the paper's own numbers 0 of 1 pair")
 
 
 def test_a_split_is_neither_good_nor_bad() -> None:
     """What clients hold is described: in numbers of which none is better, and drawn for every column."""
-    made = recipe(metric="skew(name=classes)", unit="", numbers={}, claims=(), pictures=(Picture("split"),))
+    made = recipe(metric="skew(name=classes)", unit="", numbers={}, claims=(), pictures=(FigureRequest("split"),))
     counts = {"β = 0.1": ((9, 0), (1, 6)), "β = 0.5": ((5, 5), (3, 3))}
     known = results(made)
     cells = {
@@ -488,7 +496,7 @@ def test_a_split_is_neither_good_nor_bad() -> None:
         for (row, column), cell in known.cells.items()
     }
     found = replace(known, cells=cells)
-    told = account(made, found)
+    told = summarise_study(made, found)
     assert "numbers: size of the largest class over that of the smallest" in told.notes
     drawn = pictures(made, found, entries(made, found))
     assert [(one.name, one.title) for one in drawn] == [
@@ -502,7 +510,7 @@ def test_a_split_is_neither_good_nor_bad() -> None:
 def test_each_metric_is_named_where_it_is_used() -> None:
     columns = (replace(recipe().columns[0], metric="last"), recipe().columns[1])
     made = recipe(columns=columns)
-    notes = "\n".join(account(made, results(made)).notes)
+    notes = "\n".join(summarise_study(made, results(made)).notes)
     assert "β = 0.1: accuracy of the last round in %; more is better" in notes
     assert "β = 0.5: best test accuracy of any round in % (best round, chosen on the test set" in notes
 
@@ -531,15 +539,15 @@ def test_targets_that_were_never_reached() -> None:
             DISCO_5: {0: high, 1: high, 2: high},
         }
     )
-    told = account(made, found)
+    told = summarise_study(made, found)
     markdown = to_markdown(told)
     assert "| **FedAvg** | never | 2.0 ± 0.0 (2/3 reached) |" in markdown
     assert "| difference | – | – |" in markdown  # a mean over those that got there is no match for the paper's
     (claim,) = told.findings
     assert [dict(pair.differences) for pair in claim.pairs] == [{0: 2.0, 1: 2.0, 2: 0.0}, {0: 2.0, 1: 0.0, 2: 0.0}]
     assert claim.unit == "rounds"
-    assert "3 runs never reached the target and count as one round more" in told_of(claim, 1)
-    assert "1 difference is 0 because neither run reached the target" in told_of(claim, 1)
+    assert "3 runs never reached the target and count as one round more" in finding_words(claim, 1)
+    assert "1 difference is 0 because neither run reached the target" in finding_words(claim, 1)
     data = cells_of(to_json(told))
     assert data[AVG_1]["values"] == {"0": None, "1": None, "2": None}
     assert data[AVG_1]["unreached"] == [0, 1, 2]
@@ -554,14 +562,14 @@ def test_targets_that_were_never_reached() -> None:
 def test_what_a_run_without_the_target_had_spent(metric: str, cost: float) -> None:
     made = recipe(metric=f"{metric}(target=0.6)", unit="")
     courses = {AVG_1: {0: (0.3, 0.4, 0.5)}, DISCO_1: {0: (0.7, 0.7, 0.7)}}
-    (claim,) = account(made, results(made, courses)).findings
+    (claim,) = summarise_study(made, results(made, courses)).findings
     assert claim.pairs[0].differences == {0: pytest.approx(cost - cost / 4)}  # the other needed one round
 
 
 def test_a_diverged_run_is_not_hidden_in_a_mean() -> None:
     found = results()
     lost = replace(found.cells[AVG_1], values={0: 0.6, 1: nan, 2: 0.6})
-    told = account(recipe(), replace(found, cells={**found.cells, AVG_1: lost}))
+    told = summarise_study(recipe(), replace(found, cells={**found.cells, AVG_1: lost}))
     markdown = to_markdown(told)
     assert "| **FedAvg** | diverged |" in markdown
     assert "diverged: at least one run ended without a number" in markdown
@@ -587,7 +595,7 @@ def test_a_run_that_diverged_after_its_number_is_told(metric: str, words: str) -
     found = results(made)
     cell = found.cells[AVG_1]
     lost = replace(cell, records={**cell.records, 1: diverging(cell.records[1], 3)})
-    told = account(made, replace(found, cells={**found.cells, AVG_1: lost}))
+    told = summarise_study(made, replace(found, cells={**found.cells, AVG_1: lost}))
     note = f"FedAvg @ β = 0.1: 1 of 3 runs diverged, not finite from round 3 on; {words}"
     assert note in told.notes and note in to_markdown(told)
     assert sum("diverged" in one for one in told.notes) == 1
@@ -599,21 +607,21 @@ def test_a_run_that_was_finite_again_did_not_diverge() -> None:
     found = results()
     cell = found.cells[AVG_1]
     once = replace(cell.records[1], series={**cell.records[1].series, "finite": [True, False, True]})
-    told = account(recipe(), replace(found, cells={**found.cells, AVG_1: replace(cell, records={1: once})}))
+    told = summarise_study(recipe(), replace(found, cells={**found.cells, AVG_1: replace(cell, records={1: once})}))
     assert not any("diverged" in note for note in told.notes)
 
 
 def test_infinity_without_a_target_leaves_the_claim_open() -> None:
     found = results()
     endless = replace(found.cells[AVG_1], values={0: 0.6, 1: inf, 2: 0.6})
-    (claim,) = account(recipe(), replace(found, cells={**found.cells, AVG_1: endless})).findings
+    (claim,) = summarise_study(recipe(), replace(found, cells={**found.cells, AVG_1: endless})).findings
     assert (claim.verdict, claim.pairs[0].no_number) == ("undecided", 1)
 
 
 def test_a_margin_is_in_the_tables_unit() -> None:
     close = Claim("FedAvg is no worse than Disco by more than six points", ("FedAvg",), ("FedAvg+Disco",), margin=6.0)
     made = recipe(claims=(close, replace(close, margin=3.0)))
-    told = account(made, results(made))
+    told = summarise_study(made, results(made))
     assert [finding.verdict for finding in told.findings] == ["holds", "does not hold"]
     assert told.headline.startswith("Of 2 claims, 1 holds and 1 does not hold.")
 
@@ -732,7 +740,9 @@ def test_durations(seconds: float, words: str) -> None:
 def drawn(kind: int, **changes: Any) -> tuple[Any, Any]:
     made = recipe(**changes)
     found = results(made)
-    return asked(PICTURES[kind], made, found, entries(made, found)), {0: curves, 1: curves, 2: line, 3: bars}[kind]
+    return figure_data(PICTURES[kind], made, found, entries(made, found)), {0: curves, 1: curves, 2: line, 3: bars}[
+        kind
+    ]
 
 
 @pytest.mark.parametrize("name", ["curves.png", "curves-2.png", "line.png", "bars.png"])
@@ -766,7 +776,7 @@ def rising(first: float, rounds: int = 20) -> tuple[float, ...]:
 def panels_of(courses: dict[tuple[str, str], Any]) -> tuple[Any, Any]:
     made = recipe()
     found = results(made, courses)
-    wanted = asked(PICTURES[0], made, found, entries(made, found))
+    wanted = figure_data(PICTURES[0], made, found, entries(made, found))
     return wanted, curves(wanted).axes
 
 
@@ -830,7 +840,7 @@ def test_one_seed_has_no_whisker(kind: int) -> None:
     courses = {AVG_1: COURSES[AVG_1], DISCO_1: {0: COURSES[DISCO_1][0]}}
     for seeds, told in ((courses, [True, False]), ({DISCO_1: courses[DISCO_1]}, [False])):
         found = results(made, seeds)
-        wanted = asked(PICTURES[kind], made, found, entries(made, found))
+        wanted = figure_data(PICTURES[kind], made, found, entries(made, found))
         axes = {2: line, 3: bars}[kind](wanted).axes[0]
         reaches = [path for whiskers in axes.collections for path in whiskers.get_paths()]
         assert [bool(np.isfinite(path.vertices).all()) for path in reaches] == told
@@ -841,7 +851,7 @@ def test_names_in_a_script_that_the_font_lacks_give_no_warning(recwarn: pytest.W
     made = recipe(rows=(replace(recipe().rows[0], name="方法"),), overrides=(), numbers={}, claims=())
     found = results(made, {("方法", "β = 0.1"): COURSES[AVG_1]})
     for kind in ("bars", "curves"):
-        pictures(replace(made, pictures=(Picture(kind),)), found, entries(made, found))
+        pictures(replace(made, pictures=(FigureRequest(kind),)), found, entries(made, found))
     assert not recwarn.list
 
 
@@ -858,7 +868,7 @@ def test_columns_of_several_metrics_are_named_each_by_its_own() -> None:
 def test_a_bar_that_is_missing_keeps_its_place() -> None:
     made = recipe()
     found = results(made, {AVG_1: COURSES[AVG_1], DISCO_5: COURSES[DISCO_5]})
-    first, second = bars(asked(PICTURES[3], made, found, entries(made, found))).axes
+    first, second = bars(figure_data(PICTURES[3], made, found, entries(made, found))).axes
     assert first.get_ylim() == second.get_ylim() == (1.5, -0.5)
 
 
@@ -866,8 +876,8 @@ def test_rows_that_are_drawn_are_numbered_and_look_the_same_in_every_picture() -
     rows = tuple(replace(recipe().rows[0], name=f"row {k}") for k in range(9))
     made = recipe(rows=rows, overrides=(), numbers={}, claims=())
     known = results(made, {(f"row {k}", "β = 0.1"): COURSES[AVG_1] for k in (1, 8)})
-    asks = [Picture("curves"), Picture("bars", rows=("row 8",)), Picture("split")]
-    lines, one, _ = in_order([asked(picture, made, known, entries(made, known)) for picture in asks])
+    asks = [FigureRequest("curves"), FigureRequest("bars", rows=("row 8",)), FigureRequest("split")]
+    lines, one, _ = in_order([figure_data(picture, made, known, entries(made, known)) for picture in asks])
     assert lines.order == one.order == {"row 1": 0, "row 8": 1}
     second = curves(lines).axes[0].get_lines()[1].get_color()
     assert to_rgba(second) == bars(one).axes[0].patches[0].get_facecolor()
@@ -877,7 +887,7 @@ def many(rows: int) -> Any:
     lines = tuple(replace(recipe().rows[0], name=f"row {k}") for k in range(rows))
     made = recipe(rows=lines, overrides=(), numbers={}, claims=())
     known = results(made, {(line.name, "β = 0.1"): COURSES[AVG_1] for line in lines})
-    return asked(PICTURES[0], made, known, entries(made, known))
+    return figure_data(PICTURES[0], made, known, entries(made, known))
 
 
 def test_many_lines_have_no_bands() -> None:
@@ -932,7 +942,7 @@ def test_words_beside_bars_neither_run_together_nor_are_cut_off() -> None:
     known = results(made, {(name, column.name): COURSES[AVG_1] for name in names for column in columns})
     tiny = {place: replace(cell, values={0: 0.0007655, 1: 0.00075}) for place, cell in known.cells.items()}
     known = replace(known, cells=tiny)
-    figure = bars(asked(PICTURES[3], made, known, entries(made, known)))
+    figure = bars(figure_data(PICTURES[3], made, known, entries(made, known)))
     figure.draw_without_rendering()
     for axes in figure.axes:
         assert not overlapping(axes.get_xticklabels(), figure)
@@ -964,7 +974,7 @@ def test_the_papers_numbers_are_left_out_where_its_settings_are_not_ours(kind: i
     for changes, variant in (({"compare": False}, ""), ({}, "--rounds 1")):
         made = recipe(**changes)
         found = results(made, variant=variant)
-        wanted = asked(PICTURES[kind], made, found, entries(made, found))
+        wanted = figure_data(PICTURES[kind], made, found, entries(made, found))
         labels = [text.get_text() for key in {2: line, 3: bars}[kind](wanted).legends for text in key.get_texts()]
         assert "the paper's number" not in labels and "paper" not in reading(wanted)
 
@@ -1007,7 +1017,10 @@ def test_what_differences_are_counted_in(metric: str, unit: str) -> None:
 
 def test_a_mean_over_more_rounds_than_there_were_is_told_as_what_it_is() -> None:
     made = recipe(metric="mean_last(n=5)")
-    assert "numbers: mean accuracy of all 3 evaluated rounds in %; more is better" in account(made, results(made)).notes
+    assert (
+        "numbers: mean accuracy of all 3 evaluated rounds in %; more is better"
+        in summarise_study(made, results(made)).notes
+    )
 
 
 def test_without_pictures_in_the_recipe_there_are_courses(tmp_path: Path) -> None:
@@ -1018,6 +1031,6 @@ def test_without_pictures_in_the_recipe_there_are_courses(tmp_path: Path) -> Non
 def test_changed_runs_are_told_by_the_plan(tmp_path: Path) -> None:
     made = recipe(small={"rounds": 2})
     found = gathered(table(made, Changes(small=True, seeds=1)), tmp_path)
-    told = account(made, found)
+    told = summarise_study(made, found)
     assert told.warnings[0].startswith("NOT THE PAPER'S SETTINGS: everything here was run with --scale small.")
     assert told.commands == ("fedbraid study run made-table1 --scale small --seeds 1 --resume",)

@@ -11,16 +11,16 @@ from fedbraid.report.looks import Look, looks
 from fedbraid.report.series import Curve
 from fedbraid.studies.courses import course_of
 from fedbraid.studies.naming import Place, chosen
-from fedbraid.studies.recipe import Picture, Recipe
+from fedbraid.studies.recipe import FigureRequest, Recipe
 from fedbraid.studies.table_entries import Number, TableEntry
 from fedbraid.studies.table_results import Results
 
 
 @dataclass(frozen=True)
-class Asked:
+class FigureData:
     """A picture's cells: rows are lines or bars, and columns are panels, or places on the axis."""
 
-    picture: Picture
+    picture: FigureRequest
     rows: tuple[str, ...]  # of those drawn, in the recipe's order
     columns: tuple[str, ...]
     entries: Mapping[Place, TableEntry]
@@ -78,10 +78,12 @@ class Asked:
         return "".join(words) if len(words) == 1 else ""
 
 
-def asked(picture: Picture, recipe: Recipe, results: Results, entries: Mapping[Place, TableEntry]) -> Asked:
+def figure_data(
+    picture: FigureRequest, recipe: Recipe, results: Results, entries: Mapping[Place, TableEntry]
+) -> FigureData:
     """Rows and columns of which nothing can be drawn are left out."""
     rows = [row.name for row in recipe.rows]
-    everything = Asked(
+    everything = FigureData(
         picture,
         tuple(chosen("row", picture.rows, rows)),
         tuple(chosen("column", picture.columns, [column.name for column in recipe.columns])),
@@ -99,13 +101,13 @@ def asked(picture: Picture, recipe: Recipe, results: Results, entries: Mapping[P
     )
 
 
-def in_order(wanted: Sequence[Asked]) -> list[Asked]:
+def in_order(wanted: Sequence[FigureData]) -> list[FigureData]:
     """Numbered by the rows that are drawn: few of them share a colour, and a row looks the same in all pictures."""
     drawn = {row for one in wanted if one.picture.kind != "split" for row in one.rows}
     return [replace(one, order={row: k for k, row in enumerate(r for r in one.order if r in drawn)}) for one in wanted]
 
 
-def _courses(picture: Picture, results: Results) -> dict[Place, Curve]:
+def _courses(picture: FigureRequest, results: Results) -> dict[Place, Curve]:
     found = {
         place: course_of(list(cell.records.values()), picture.of, picture.x) for place, cell in results.cells.items()
     }

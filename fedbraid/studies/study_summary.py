@@ -1,4 +1,4 @@
-"""Everything that a study's report says, gathered once: each file of the report is written from it."""
+"""Everything that a study's report says, collected once: each file of the report is written from it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedbraid.studies.table_entries import Number, TableEntry, commands, entries
 from fedbraid.studies.table_results import Results
 
 PAPERS = {"feddisco": "FedDisco", "rfedavg": "rFedAvg", "asd": "ASD", "fedskip": "FedSkip", "fedacd": "FedACD"}
-"""What recipes call papers, and what people do."""
+"""The names of papers, by their names in recipes."""
 
 
 @dataclass(frozen=True)
-class Account:
+class StudySummary:
     recipe: Recipe
     results: Results
     entries: Mapping[Place, TableEntry]
@@ -67,10 +67,10 @@ class Account:
         return TableCell(text, style="main" if entry.values else "faint", details=tuple(details))
 
 
-def account(recipe: Recipe, results: Results, call: str = "") -> Account:
+def summarise_study(recipe: Recipe, results: Results, call: str = "") -> StudySummary:
     """Gather it. `call` is what `study run` is given, if that is more than the recipe's name."""
     shown, found = entries(recipe, results), findings(recipe, results)
-    return Account(
+    return StudySummary(
         recipe,
         results,
         shown,
