@@ -80,9 +80,7 @@ def ledger(found: Sequence[Reported]) -> str:
         spent = [report.cost["seconds"].get(kind) for kind in kinds]
         times = [duration(seconds) if seconds else NOTHING for seconds in spent]
         rows.append(markdown_row([literal(report.folder), str(report.cost["runs"]), *times]))
-    note = (
-        "Time of all rounds. Tables that share runs count them each; so does a processor that was shared by processes."
-    )
+    note = "Time of all rounds. Tables that share runs count them each, as do processes that share a processor."
     return "\n".join([*rows, "", note])
 
 
@@ -204,7 +202,7 @@ def _numbers(report: Reported, notes: StudyNotes) -> list[str]:
             )
         )
     margins = {cell["equivalence"]["margin"] for cell in cells if cell["equivalence"]}
-    told = [f"margin of equivalence: {margin:g} points" for margin in sorted(margins)]
+    told = [f"margin of equivalence: {margin:g} point{'s' * (margin != 1)}" for margin in sorted(margins)]
     told += [f"spread over seeds: of {what}" for what in dict.fromkeys(c["spread_of"] for c in cells if c["trained"])]
     told += [f"[{number}] {says}" for number, says in enumerate(deviations, start=1)]
     return ["\n".join(rows), *([_items(told)] if told else [])] if cells else ["Nothing has a number."]

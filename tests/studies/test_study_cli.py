@@ -58,10 +58,19 @@ def test_check_tells_what_is_right_and_what_is_wrong(fedbraid, tmp_path):
     assert fedbraid("check", good) == (0, f"tiny: 5 cells, {RUNS} runs\n", "")
 
 
-def test_what_fedbraid_has_is_right(fedbraid):
+def check_all(fedbraid):
     code, out, err = fedbraid("check")
     assert code == 0, err
     assert [line.split(":")[0] for line in out.splitlines()] == recipe_files.names()
+
+
+def test_recipes_of_fedbraid_are_right(fedbraid, few):
+    check_all(fedbraid)
+
+
+@pytest.mark.slow
+def test_all_recipes_of_fedbraid_are_right(fedbraid):
+    check_all(fedbraid)
 
 
 def test_the_list_tells_what_is_done_here(fedbraid, few):

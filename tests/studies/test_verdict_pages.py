@@ -75,7 +75,7 @@ def test_numbers_with_three_readings_equivalence_and_the_datas_deviations(tmp_pa
         r"| FedAvg | β = 0.1 \[1\] | 60.27 ± 0.31 | 60.00 ± 0.50 | +0.27 | open | 60.27 ± 0.31 | 59.60 ± 1.40 | "
         "48.76 ± 1.36 | 3 |"
     )
-    assert "\n- margin of equivalence: 1 points\n- spread over seeds: of splits and initial weights\n" in text
+    assert "\n- margin of equivalence: 1 point\n- spread over seeds: of splits and initial weights\n" in text
     assert r"- \[1\] digits of another hand" in text and "larger ones" not in text
     small = recipe(base=recipe().base | {"data": {"name": "digits", "samples": 40}})
     write_report(small, results(small), tmp_path / "made-table1")
