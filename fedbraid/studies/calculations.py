@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedbraid.studies.class_sizes import class_size
 from fedbraid.studies.layer_sizes import layers
 from fedbraid.studies.payload import payload
 from fedbraid.studies.recipe import Settings
@@ -11,4 +12,4 @@ from fedbraid.studies.theorem_bound import bound
 
 Calculation = Callable[[Settings, int], float]
 
-CALCULATIONS: dict[str, Calculation] = {"bound": bound, "layers": layers, "payload": payload}
+CALCULATIONS: dict[str, Calculation] = {"bound": bound, "class_size": class_size, "layers": layers, "payload": payload}

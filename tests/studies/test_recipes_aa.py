@@ -69,7 +69,9 @@ def number(of: Recipe, cell: Cell) -> float | None:
 
 
 def test_there_is_a_recipe_for_every_table_and_figure() -> None:
-    asd = [f"asd-table{k}" for k in range(1, 15)] + [f"asd-figure{k}" for k in (1, 3, 7, 11, 12)]
+    asd = (
+        [f"asd-table{k}" for k in range(1, 15)] + [f"asd-figure{k}" for k in (1, 3, 7, 11, 12)] + ["asd-proposition34"]
+    )
     assert sorted(BOTH) == sorted(asd + [f"fedacd-table{k}" for k in range(1, 10)])
 
 
@@ -107,6 +109,7 @@ def test_tables_with_the_same_cell_share_its_runs(one: str, shared: set[str]) ->
 def test_only_what_cannot_be_read_has_no_number() -> None:
     lacking = Counter(of.name for of, cell, _ in every_cell() if number(of, cell) is None)
     figures = {name: lacking.pop(name) for name in list(lacking) if "figure" in name}
+    assert lacking.pop("asd-proposition34") == 6  # a proof
     assert figures == {"asd-figure1": 12, "asd-figure7": 14, "asd-figure12": 2}  # the text has one number of them
     unread = {1: 22, 2: 36, 3: 13, 5: 6, 9: 12}
     assert lacking == {f"fedacd-table{k}": count for k, count in unread.items()}
