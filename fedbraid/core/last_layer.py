@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbraid.core.outputs import Outputs
+from fedbraid.core.torch_generator import forked_generator
 from fedbraid.errors import UserError
 
 HEAD = "head"
@@ -77,7 +78,7 @@ def _found(module: nn.Module, x: Tensor) -> str | None:
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Linear):
             layer.register_forward_hook(noting(name))
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+    with torch.no_grad(), forked_generator(x.device):
         result = module(x)
     if not isinstance(result, Tensor):
         _as_outputs(result)

@@ -18,6 +18,7 @@ from fedbraid.core.forward_rules import ForwardRules
 from fedbraid.core.gradient import gradient
 from fedbraid.core.last_layer import outputs
 from fedbraid.core.outputs import Outputs
+from fedbraid.core.torch_generator import forked_generator
 from fedbraid.core.vector import Layout
 from fedbraid.errors import UserError
 
@@ -213,7 +214,7 @@ NOTED_DRAWS = "_fedbraid_draws"
 def with_noted_draws(module: nn.Module, x: Tensor, dtype: torch.dtype) -> nn.Module:
     """Return the network, marked if its functions draw from torch's generator in training. It is tried on `x`."""
     trial = with_keyed_dropout(module).to(x.device, dtype).train()
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), WatchDraws() as watch:
+    with torch.no_grad(), forked_generator(x.device), WatchDraws() as watch:
         trial(x)
     if not watch.found:
         return module

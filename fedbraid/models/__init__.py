@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from fedbraid.config.registry import Entry, find, whole
 from fedbraid.core.last_layer import last_layer, with_last_layer
 from fedbraid.core.outputs import Outputs, answering_all
+from fedbraid.core.torch_generator import forked_generator
 from fedbraid.errors import UserError, first_line
 from fedbraid.models.convolutional import CNN, FEDAVG_CNN, LENET, TINY_CNN, cnn, fedavg_cnn, lenet, tiny_cnn
 from fedbraid.models.dense import Perceptron, logistic, mlp
@@ -191,9 +192,7 @@ def name_of(network: Own) -> str:
 
 
 def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    # On the CPU whatever the default device, and seeding its generator alone: torch.manual_seed would reseed the GPU's.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
+    with forked_generator(seed=seed), torch.device("cpu"):  # on the CPU, whatever the default device
         return make()
 
 
