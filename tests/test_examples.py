@@ -2,13 +2,17 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from forks import python
+
+import fedbraid as fb
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
@@ -62,3 +66,12 @@ def test_notebook_runs(notebook, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", run, notebook], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_method_of_the_example_is_the_built_in_one():
+    """Two independent implementations of FedExP move the model alike."""
+    own = runpy.run_path(str(EXAMPLES / "06_own_method.py"))["Extrapolate"]
+    settings = {"rounds": 3, "partition": {"beta": 0.1}, "optimizer": {"lr": 0.01}}
+    models = [fb.run(method, **settings).model.state_dict() for method in (own(), "exp+uniform")]
+    for name, parameter in models[0].items():
+        torch.testing.assert_close(parameter, models[1][name])
