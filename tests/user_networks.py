@@ -148,10 +148,13 @@ class Recurrent(nn.Module):
 class Normed1d(nn.Module):
     """BatchNorm of vectors and of sequences, with and without running statistics, scales, and one that is frozen."""
 
-    def __init__(self) -> None:
+    def __init__(self, momentum: float | None = 0.1) -> None:
         super().__init__()
         self.first, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
-        self.norm1, self.norm2 = nn.BatchNorm1d(6, affine=False), nn.BatchNorm1d(3, track_running_stats=False)
+        self.norm1, self.norm2 = (
+            nn.BatchNorm1d(6, affine=False, momentum=momentum),
+            nn.BatchNorm1d(3, track_running_stats=False),
+        )
         self.norm3 = nn.BatchNorm1d(6)
         self.norm3.running_mean.fill_(0.3)
 
@@ -195,4 +198,5 @@ CASES = {
     "lstm, sequences first": (lambda: Recurrent(batch_first=False), NUMBERS),
     "gru": (lambda: Recurrent(nn.GRU), NUMBERS),
     "normed": (Normed1d, EVEN),
+    "cumulative": (lambda: Normed1d(None), EVEN),
 }

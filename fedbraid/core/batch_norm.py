@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm
 
 
 class MaskedNorm(torch.autograd.Function):
@@ -97,3 +98,52 @@ def frozen_batch_norm(
     shift = -mean * scale if bias is None else bias - mean * scale
     shape = (1, -1, *(1,) * (x.dim() - 2))
     return x * scale.reshape(shape) + shift.reshape(shape)
+
+
+class CumulativeNorm(nn.modules.batchnorm._BatchNorm):
+    """BatchNorm of momentum=None: running statistics are the mean over all batches.
+
+    torch divides by a counter as a Python number, which cannot differ between stacked clients, and whose integer cannot
+    be averaged. Here the counter is a float buffer: it travels with the statistics that it belongs to, and the server's
+    is the mean of the clients'.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.num_batches_tracked is None:
+            return super().forward(input)
+        assert self.running_mean is not None and self.running_var is not None
+        self.num_batches_tracked.add_(1)
+        share = 1 / self.num_batches_tracked
+        mean, variance = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
+        y = batch_norm(input, mean, variance, self.weight, self.bias, True, 1.0, self.eps)  # momentum 1: this batch's
+        self.running_mean.add_(share * (mean - self.running_mean))
+        self.running_var.add_(share * (variance - self.running_var))
+        return y
+
+
+class CumulativeNorm1d(CumulativeNorm, nn.BatchNorm1d):
+    pass
+
+
+class CumulativeNorm2d(CumulativeNorm, nn.BatchNorm2d):
+    pass
+
+
+class CumulativeNorm3d(CumulativeNorm, nn.BatchNorm3d):
+    pass
+
+
+CUMULATIVE: dict[type[nn.Module], type[CumulativeNorm]] = {
+    nn.BatchNorm1d: CumulativeNorm1d,
+    nn.BatchNorm2d: CumulativeNorm2d,
+    nn.BatchNorm3d: CumulativeNorm3d,
+}
+
+
+def make_cumulative(module: nn.Module) -> nn.Module:
+    """Replace the class of layers with momentum=None in place, and make their counters floats; return the module."""
+    for layer in module.modules():
+        if type(layer) in CUMULATIVE and layer.momentum is None and layer.num_batches_tracked is not None:
+            layer.num_batches_tracked = layer.num_batches_tracked.to(layer.running_mean.dtype)
+            layer.__class__ = CUMULATIVE[type(layer)]
+    return module

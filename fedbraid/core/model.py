@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedbraid.core.batch_norm import CUMULATIVE, CumulativeNorm, make_cumulative
 from fedbraid.core.dispatch import NoDraws, WatchDraws
 from fedbraid.core.dropout import begin_pass, dropout_keys, has_keyed_form, with_keyed_dropout
 from fedbraid.core.forward_rules import ForwardRules
@@ -56,13 +57,13 @@ class Model:
         Raises UserError for layers that cannot be trained here.
         """
         refuse_unsupported_layers(module)
-        training = with_keyed_dropout(module).train()
+        training = make_cumulative(with_keyed_dropout(module)).train()
         frozen = set[str]()
         for path, layer in training.named_modules() if frozen_statistics else ():
             if _tracks(layer):
                 layer.eval()
                 frozen |= {f"{path}.{name}" if path else name for name, _ in layer.named_buffers()}
-        floats = {name: b for name, b in module.named_buffers() if b.is_floating_point() and name not in frozen}
+        floats = {name: b for name, b in training.named_buffers() if b.is_floating_point() and name not in frozen}
         changing = {name: p for name, p in module.named_parameters() if name not in constants}
         still = [torch.full((p.numel(),), not p.requires_grad) for p in changing.values()]
         return Model(
@@ -96,7 +97,7 @@ class Model:
         """Return the model for batches that are padded and clients that are batched by `torch.func.vmap`."""
         training = copy.deepcopy(self.training)
         for layer in training.modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, CumulativeNorm):
                 # A counter that momentum=None alone reads. Counting writes in place into a tensor that all clients
                 # share, and a traced step with such a write cannot drop repeated operations.
                 layer.num_batches_tracked = None
@@ -230,10 +231,11 @@ def refuse_unsupported_layers(module: nn.Module) -> None:
             raise UserError(
                 f"layer {name!r} (SyncBatchNorm) would mix the statistics of processes; have nn.BatchNorm2d instead"
             )
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
+        other = isinstance(layer, nn.modules.batchnorm._BatchNorm) and type(layer) not in CUMULATIVE
+        if other and layer.momentum is None and layer.track_running_stats:
             raise UserError(
                 f"layer {name!r} ({type(layer).__name__}) has momentum=None, whose counter cannot be averaged "
-                "between clients; give it a momentum such as 0.1"
+                "between clients; give it a momentum such as 0.1, or have torch's own class"
             )
 
 
