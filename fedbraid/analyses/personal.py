@@ -8,17 +8,14 @@ import numpy as np
 from torch import Tensor
 
 from fedbraid.analyses.analysis import Analysis
-from fedbraid.core.chain import own_model
-from fedbraid.core.strand import View
-from fedbraid.core.tree import Tree, rows
 from fedbraid.report.style import Theme, label_axes, legend, new_figure, stroke, style_axes
 from fedbraid.training.evaluation import evaluate, per_client
+from fedbraid.training.own_models import model_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedbraid.analyses.recorded import Recorded
-    from fedbraid.training.simulation import Simulation
 
 
 def personal(run: Recorded) -> Analysis:
@@ -45,8 +42,7 @@ def personal(run: Recorded) -> Analysis:
         "tuned": [own(k, *trained) for k, *trained in zip(ids, round.models, round.buffers, strict=True)],
     }
     if e.chain.using("personalise"):
-        kept = e.store.read(ids.tolist())
-        found["personal"] = [own(k, *personalised(e, w, buffers, rows(kept, place))) for place, k in enumerate(ids)]
+        found["personal"] = [own(k, *model_of(e, k, w, buffers)) for k in ids.tolist()]
 
     columns: dict[str, list[Any]] = {
         "client": ids.tolist(),
@@ -74,11 +70,6 @@ def personal(run: Recorded) -> Analysis:
         columns,
         draw,
     )
-
-
-def personalised(e: Simulation, w: Tensor, buffers: Tensor, kept: dict[str, Tree]) -> View:
-    """Return a client's own model and its buffers, from the deployed ones and what strands keep on the client."""
-    return own_model(e.chain, w, buffers, kept, e.setup)
 
 
 def _mean(each: list[float | None]) -> float | None:

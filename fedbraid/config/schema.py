@@ -122,6 +122,7 @@ class Evaluation:
     every: int = 1  # rounds; the last one is always evaluated
     model: Literal["server", "cohort"] = "server"  # what the server hands out, or the mean of the round's models
     per_client: bool = False  # also the score at each client
+    personal: bool = False  # also the accuracy of each client's own model, for methods that have these
     groups: bool = False  # also the accuracy of head, middle and tail classes, by their training samples
     metrics: tuple[str, ...] = ()  # further ones by name, such as auroc; `fedbraid.core.metrics` has them
     target: float = 0.0  # accuracy whose first round is reported; 0 = none

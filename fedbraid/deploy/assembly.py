@@ -223,6 +223,8 @@ def _check_rounds(config: Config, waiting: WaitPolicy, population: int) -> None:
         raise UserError("cohorts of released code number the clients of a simulation; set sampling.scheme=fixed")
     if config.evaluate.groups:
         raise UserError("evaluate.groups needs to know clients' labels, which stay with them; leave it out")
+    if config.evaluate.personal:
+        raise UserError("evaluate.personal needs clients' own models, which stay with them; leave it out")
     if config.evaluate.per_client and config.data.name != BY_CLIENTS:
         raise UserError(
             f"evaluate.per_client needs clients that test the model on samples of their own, as with "

@@ -14,6 +14,7 @@ VALIDATED = "validation_accuracy", "validation_loss"
 GROUPED = "head", "middle", "tail"
 TABLES = {
     "client_accuracy": ("mean", "std", "min", "worst10"),
+    "personal_accuracy": ("mean", "std", "min", "worst10"),
     "group_accuracy": GROUPED,
     "drift": ("variance", "step", "length", "cosine"),
     "fairness": ("variance", "worst", "class_std", *GROUPED),
@@ -24,6 +25,7 @@ OF_STRANDS = "privacy."
 """What these begin with depends on the method."""
 
 PER_CLIENT, GROUPS = "evaluate.per_client = true", "evaluate.groups = true"
+PERSONAL = "evaluate.personal = true"
 VALIDATION = "evaluate.validation = 0.1"
 BOTH = " and "
 """Between two settings that a metric needs."""
@@ -37,7 +39,12 @@ def check_key(of: str) -> None:
 
 def needs(of: str) -> str:
     """The setting without which the log does not have it, as a recipe writes it."""
-    tables = {"client_accuracy": PER_CLIENT, "group_accuracy": GROUPS, **dict.fromkeys(VALIDATED, VALIDATION)}
+    tables = {
+        "client_accuracy": PER_CLIENT,
+        "personal_accuracy": PERSONAL,
+        "group_accuracy": GROUPS,
+        **dict.fromkeys(VALIDATED, VALIDATION),
+    }
     tables |= {name: _analyses(name) for name in ("drift", "fairness")}
     return f"evaluate.metrics = {[of]}" if of in FURTHER else tables.get(of.split(".")[0], "")
 
@@ -46,8 +53,14 @@ def met(needed: str, config: Config) -> bool:
     """Tell if a run's settings log what a metric needs."""
     evaluate = config.evaluate
     asked = [*map(needs, evaluate.metrics), *map(_analyses, config.analyses)]
-    more = evaluate.per_client and PER_CLIENT, evaluate.groups and GROUPS, evaluate.validation and VALIDATION
-    return all(one in (*asked, *more, "") for one in needed.split(BOTH))
+    more = {
+        PER_CLIENT: evaluate.per_client,
+        PERSONAL: evaluate.personal,
+        GROUPS: evaluate.groups,
+        VALIDATION: evaluate.validation,
+    }
+    asked += [setting for setting, is_set in more.items() if is_set]
+    return all(one in (*asked, "") for one in needed.split(BOTH))
 
 
 def _analyses(name: str) -> str:

@@ -8,7 +8,7 @@ from fedbraid.core.metrics import METRICS as FURTHER
 from fedbraid.studies.run_records import Record
 
 ACCURACY = "accuracy"
-SHARES = ACCURACY, "client_accuracy", "group_accuracy", "validation_accuracy"
+SHARES = ACCURACY, "client_accuracy", "personal_accuracy", "group_accuracy", "validation_accuracy"
 """Keys of the log, or tables in it, whose numbers are shares."""
 
 Course = list[tuple[int, float]]

@@ -29,7 +29,7 @@ DIGITS = 6
 MOST = 20_000
 """Label counts that are kept; more can be made again from the configuration."""
 TOTALS = "bytes_down", "bytes_up", "forward_samples", "backward_samples", "seconds"
-ONLY_LAST = "per_class", "client_accuracy.each"
+ONLY_LAST = "per_class", "client_accuracy.each", "personal_accuracy.each"
 """What is kept of the last evaluated round only: a list of numbers each."""
 NOT_KEPT = "client_ids", "lost_ids"
 """Lists of the log that are long, and follow from the configuration."""

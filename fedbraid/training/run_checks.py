@@ -82,6 +82,11 @@ def validate_rounds(config: Config, chain: Chain) -> None:
         )
     for strand in chain:
         strand.constraints.check_optimizer(strand, optimizer_of(config))
+    if config.evaluate.personal and not chain.using("personalise"):
+        raise UserError(
+            "evaluate.personal scores clients' own models, and this method has none; take one that does, such as "
+            "ditto or fedper, or leave it out"
+        )
     if config.evaluate.model == "cohort":
         undone = [s for s in chain.using("deploy") if overrides(s, "update")]  # what it hands out is the mean
         others = [s.name for s in (*chain.using("rescale"), *chain.using("deploy")) if s not in undone]
@@ -93,7 +98,7 @@ def validate_fit(config: Config, chain: Chain, dataset: Dataset, population: int
     """Refuse labels, metrics or cohorts that the data set or the number of clients cannot give."""
     if "labels" in chain.needs and dataset.task != "classification":
         raise UserError(f"{_who(chain, 'labels')} needs class labels, but {dataset.name} is a regression; leave it out")
-    for key in ("target", "per_client", "groups") if dataset.task != "classification" else ():
+    for key in ("target", "per_client", "personal", "groups") if dataset.task != "classification" else ():
         if getattr(config.evaluate, key):
             raise UserError(f"evaluate.{key} is about accuracy, but {dataset.name} is a regression; leave it out")
     check_metrics(config.evaluate.metrics, dataset.task, dataset.classes, dataset.name)

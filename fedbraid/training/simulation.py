@@ -37,6 +37,7 @@ from fedbraid.training.evaluation import by_group, launch_evaluation, per_client
 from fedbraid.training.federation import Federation, Line, made_cohort
 from fedbraid.training.model_inputs import Inputs
 from fedbraid.training.network import check_network, network_of
+from fedbraid.training.own_models import personal_scores
 from fedbraid.training.run_checks import validate_memory, validate_on_data, validate_settings
 from fedbraid.training.run_spec import RunSpec
 from fedbraid.training.user_objects import UserObjects
@@ -93,12 +94,15 @@ class Simulation(Federation):
         scores = launch_evaluation(self.model, w, buffers, self.test, self.config.evaluate.metrics)
         held_out = None if self.validation is None else launch_evaluation(self.model, w, buffers, self.validation)
         watches = self.watches if self.watched else ()
+        own = personal_scores(self, w, buffers) if self.config.evaluate.personal else None  # before states move on
 
         def line() -> dict[str, Any]:
             metrics, correct = scores()
             if self.config.evaluate.per_client and metrics["per_class"] is not None:
                 counts = self.label_counts
                 metrics["client_accuracy"] = per_client(metrics["per_class"], correct, self.partition, counts)
+            if own is not None:
+                metrics["personal_accuracy"] = own
             if self.config.evaluate.groups and metrics["per_class"] is not None:
                 metrics["group_accuracy"] = by_group(metrics["per_class"], class_groups(self.label_counts.sum(0)))
             if watches and metrics["per_class"] is not None:
