@@ -234,9 +234,13 @@ def compare(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show one method or strand whole.")] = None, as_json: Json = False
+    name: Annotated[str | None, typer.Argument(help="Show one method or strand whole.")] = None,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Show all with papers, hyper-parameters, cost and what they exclude.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """The methods and strands there are, with their hyper-parameters."""
+    """The methods and strands there are, by what they change of FedAvg."""
     if name:
         from fedbraid.contract import catalogue
 
@@ -245,6 +249,12 @@ def methods(
             print_json({key: value for key, value in shown.items() if key != "source"})
         else:
             print_method(shown)
+        return
+    if not (whole or as_json):
+        groups = [(changed, ", ".join(names)) for changed, names in listings.method_groups().items()]
+        out.print(word_table(("changes", "methods"), groups, out.width))
+        out.print("Join them with +, such as fedprox+disco; a chain that makes no sense is refused with the reason.")
+        out.print("Paper, equations, hyper-parameters, cost and source: fedbraid methods disco; of all: --all")
         return
     entries = listings.methods()
     if as_json:

@@ -64,6 +64,18 @@ def methods() -> list[dict[str, Any]]:
     return listed
 
 
+def method_groups() -> dict[str, list[str]]:
+    """List the names of methods and strands by what they change of FedAvg."""
+
+    def make() -> dict[str, list[str]]:
+        from fedbraid.contract import catalogue
+
+        return catalogue.groups()
+
+    listed: dict[str, list[str]] = cached_list("method-groups", make)
+    return listed
+
+
 def models() -> list[dict[str, Any]]:
     """List the built-in networks, with their options as values and as text."""
 

@@ -11,15 +11,31 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.round import one_round
 from fedbraid.core.strand import Strand
 from fedbraid.errors import UserError, unknown
-from fedbraid.strands import METHODS, PAPERS, STRANDS, installed
+from fedbraid.strands import GROUPS, METHODS, PAPERS, STRANDS, installed
 from fedbraid.strands.parser import parse
+
+INSTALLED = "other packages"
 
 
 def everything() -> list[dict[str, Any]]:
     """Every method and every strand, one line each; a strand that is a method under its paper's name only there."""
+    return [brief(name) for name in listed_names()]
+
+
+def listed_names() -> list[str]:
+    """Return the names of every method and strand; of a strand that is a method by its paper's name only that name."""
     alone = {chain for chain in METHODS.values() if "+" not in chain}
-    named = [brief(name) for name in METHODS]
-    return named + [brief(s.name) for s in STRANDS if s.name not in alone]
+    return [*METHODS, *(s.name for s in STRANDS if s.name not in alone)]
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the names of every method and strand by what they change of FedAvg, and those of installed packages."""
+    group_of = {s.name: group for group, strands in GROUPS.items() for s in strands}
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    for name in listed_names():
+        first = next(iter(parse(name)), None)
+        found[group_of[first.name] if first else next(iter(GROUPS))].append(name)
+    return found | ({INSTALLED: installed.names()} if installed.names() else {})
 
 
 def brief(name: str) -> dict[str, Any]:

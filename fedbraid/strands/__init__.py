@@ -39,54 +39,63 @@ from fedbraid.strands.skip import Skip
 from fedbraid.strands.smoo import Smoo
 from fedbraid.strands.weights import Sizes, Uniform
 
-STRANDS: tuple[type[Strand], ...] = (
-    # aggregation weights
-    Uniform,
-    Sizes,
-    Disco,
-    Nova,
-    QFair,
-    # local gradients
-    Prox,
-    Scaffold,
-    Drift,
-    Cm,
-    Sam,
-    Lesam,
-    Smoo,
-    # local losses
-    Asd,
-    Ntd,
-    Moon,
-    RFedAvg,
-    RFedAvgPlus,
-    Decorr,
-    Lc,
-    Rs,
-    Rod,
-    Acd,
-    # local data
-    Mixup,
-    # the server's step, the head
-    AvgM,
-    Opt,
-    Exp,
-    Nh,
-    Etf,
-    Babu,
-    Creff,
-    # where clients start
-    Skip,
-    Acg,
-    Relaxed,
-    # models of clients' own
-    Parts,
-    Ditto,
-    Apfl,
-    PFedMe,
-    # what is told of clients
-    Dp,
-)
+GROUPS: dict[str, tuple[type[Strand], ...]] = {
+    "averaging weights": (
+        Uniform,
+        Sizes,
+        Disco,
+        Nova,
+        QFair,
+    ),
+    "local gradient": (
+        Prox,
+        Scaffold,
+        Drift,
+        Cm,
+        Sam,
+        Lesam,
+        Smoo,
+    ),
+    "local loss": (
+        Asd,
+        Ntd,
+        Moon,
+        RFedAvg,
+        RFedAvgPlus,
+        Decorr,
+        Lc,
+        Rs,
+        Rod,
+        Acd,
+    ),
+    "local data": (Mixup,),
+    "server's step": (
+        AvgM,
+        Opt,
+        Exp,
+    ),
+    "network's head": (
+        Nh,
+        Etf,
+        Babu,
+        Creff,
+    ),
+    "where clients start": (
+        Skip,
+        Acg,
+        Relaxed,
+    ),
+    "clients' own models": (
+        Parts,
+        Ditto,
+        Apfl,
+        PFedMe,
+    ),
+    "privacy": (Dp,),
+}
+"""The strands, by what they change of FedAvg."""
+
+STRANDS: tuple[type[Strand], ...] = tuple(strand for group in GROUPS.values() for strand in group)
 
 METHODS: dict[str, str] = {
     "fedavg": "",

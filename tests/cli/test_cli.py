@@ -173,7 +173,7 @@ def test_the_noise_that_is_told_is_enough_when_it_is_typed_in(fedbraid):
 def test_methods_are_listed_whole_in_a_narrow_terminal(fedbraid, monkeypatch, width):
     _, listed, _ = fedbraid("methods", "--json")
     monkeypatch.setattr(cli_shared.out, "_width", width)
-    _, shown, _ = fedbraid("methods")
+    _, shown, _ = fedbraid("methods", "--all")
     assert max(map(len, shown.splitlines())) <= width
     there = set(shown.replace(":", "").split())
     assert {"paper", "hyper-parameters", "floats", "down", "not", "with"} <= there
@@ -181,6 +181,15 @@ def test_methods_are_listed_whole_in_a_narrow_terminal(fedbraid, monkeypatch, wi
         chain = entry["written"].replace(")+", ")+ ")  # a line for each strand
         for text in (entry["name"], entry["paper"], chain, entry["cost"], ", ".join(entry["not with"])):
             assert set(text.split()) <= there, entry["name"]
+
+
+def test_the_field_is_one_screen(fedbraid, monkeypatch):
+    """Every method by what it changes, in a terminal of usual size."""
+    monkeypatch.setattr(cli_shared.out, "_width", 80)
+    _, shown, _ = fedbraid("methods")
+    _, listed, _ = fedbraid("methods", "--json")
+    assert {entry["name"] for entry in json.loads(listed)} <= set(shown.replace(",", " ").split())
+    assert len(shown.splitlines()) <= 40
 
 
 @pytest.mark.parametrize("words", [("models",), ("data", "list")])
