@@ -1,13 +1,14 @@
-"""Uploads that stay with their clients, of which the server learns sums: its part in the protocol of `secure`.
+"""The server's side of secure sums over one question's answers (`secagg`), within the rounds of a federation.
 
 One exchange deals out shares, one brings the masked numbers and one reveals what unmasks their sum; clients' keys come
 with the answers before. Everything that the round needs is one vector. A client that is lost before it masked leaves a
-smaller cohort, whose weights are others: the round is gone through again (`Fewer`), and what the others masked is used
-if their weights only grew in proportion; otherwise nothing of it was learned, and they mask anew.
+smaller cohort, whose weights are others: the round is gone through again (`CohortShrunk`), and what the others masked
+is used if their weights only grew in proportion; otherwise nothing of it was learned, and they mask anew.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,14 @@ from fedbraid.deploy.client_home import MessageRef
 from fedbraid.deploy.messages import ROOM, Message, MessageRefused, Shapes
 from fedbraid.deploy.secagg.aggregator import Aggregator
 from fedbraid.deploy.secagg.fixed_point import FixedPoint
-from fedbraid.deploy.secagg.protocol import ProtocolError, Session, TooFewParticipants, majority
+from fedbraid.deploy.secagg.protocol import (
+    ProtocolError,
+    Session,
+    Terms,
+    TooFewParticipants,
+    least_threshold,
+    majority,
+)
 from fedbraid.deploy.secure_policy import LEAST, MODEL, CohortShrunk, RoundNotCounted, SecurePolicy, new_number
 from fedbraid.errors import UserError
 
@@ -31,6 +39,8 @@ FOR_EACH = 2048
 """Bytes of a message that it may have for every client of the cohort: keys and shares."""
 TRIES = 3
 """How often those who are to reveal shares are asked."""
+
+log = logging.getLogger("fedbraid")
 
 T = TypeVar("T")
 
@@ -79,7 +89,7 @@ class MaskedSession:
     def begin(self, number: int, adverts: Mapping[str, str]) -> None:
         """Share out secrets among those who sent keys; who does not is lost."""
         self._masked, self.bytes_up = None, self.bytes_up + sum(map(len, adverts.values()))
-        self._threshold = max(self.settings.threshold, majority(len(adverts)))
+        self._threshold = max(self.settings.threshold, least_threshold(len(adverts)))
         session = Session(self.channel.membership.run, self.round, self.kind, number)
         server = self._server = Aggregator(session, 0, threshold=self._threshold, verify=self.settings.verify)
         roster = _step(lambda: server.roster({name: text.encode() for name, text in adverts.items()}))
@@ -139,6 +149,10 @@ class MaskedSession:
         else:
             self._left(revealed, refused)
         total = _step(lambda: server.total(revealed))
+        for name, reason in server.refused.items():
+            log.warning(
+                "round %d: %s; its numbers count", self.round + 1, reason if name in reason else f"{name}: {reason}"
+            )
         summed = FixedPoint(self.settings.bound, self._clients).decode(total)
         sizes = [self.like[part.key].numel() for part in masked.parts]
         for part, values in zip(masked.parts, np.split(summed, np.cumsum(sizes)[:-1]), strict=True):
@@ -156,20 +170,16 @@ class MaskedSession:
             self._begin_anew()
         server, length = self._server, sum(self.like[part.key].numel() for part in wanted)
         assert server is not None
-        server.length = length
-        payload = {
-            name: {
-                "delivery": self._delivery[name].decode(),
-                "bound": self.settings.bound,
-                "clients": self._clients,
-                "parts": [[part.key, float(part.weights[position])] for part in wanted],
-            }
-            for position, name in enumerate(self.names)
-        }
+        weights = [(part.key, [float(weight) for weight in part.weights]) for part in wanted]
+        terms = Terms.create(server.session, self.names, self.settings.bound, self._clients, weights)
+        server.length, server.terms, told = length, terms.digest, terms.message.decode()
+        payload = {name: {"delivery": self._delivery[name].decode(), "terms": told} for name in self.names}
         due = {"masked": torch.zeros((), dtype=torch.int64).expand(length)}
         number = server.session.attempt
-        came, refused = self._ask("mask", number, payload, lambda answer: answer.tensors["masked"], due)
+        answers, refused = self._ask("mask", number, payload, _masked, due)
+        came = {name: vector for name, (vector, _) in answers.items()}
         self.bytes_up += 8 * length * len(came)
+        self._lose_unopened({name: unopened for name, (_, unopened) in answers.items()})
         positions = torch.tensor(
             [position for position, name in enumerate(self.names) if name in came], dtype=torch.int64
         )
@@ -180,6 +190,22 @@ class MaskedSession:
             self._masked = masked
             raise CohortShrunk
         return masked
+
+    def _lose_unopened(self, unopened: Mapping[str, frozenset[str]]) -> None:
+        """Go on without clients whose shares too few others could open: their masks could not be taken off.
+
+        A few complaints evict nobody, or one client could evict another by complaining. Nothing has been unmasked yet,
+        so the others mask anew with new keys.
+        """
+        lost = {}
+        for name in self.names:
+            complaining = sorted(other for other, names in unopened.items() if name in names)
+            if complaining and len(unopened) - len(complaining) < self._threshold:
+                lost[name] = f"the shares that it sent could not be opened by {', '.join(complaining)}"
+        if lost:
+            self._server = None
+            self._left([name for name in self.names if name not in lost], lost)
+            raise CohortShrunk
 
     def _begin_anew(self) -> None:
         number = new_number()
@@ -250,6 +276,14 @@ def _serves(have: SumPart, part: SumPart) -> bool:
         and len(have.weights) == len(part.weights)
         and ratio(part.weights, have.weights) is not None
     )
+
+
+def _masked(answer: Message) -> tuple[Tensor, frozenset[str]]:
+    """Read a masked vector, and whose shares its sender could not open."""
+    unopened = answer.payload.get("unopened", [])
+    if not isinstance(unopened, list) or not all(isinstance(name, str) for name in unopened):
+        raise MessageRefused("it does not say whose shares it could not open")
+    return answer.tensors["masked"], frozenset(unopened)
 
 
 def _text(answer: Message, key: str) -> str:

@@ -7,8 +7,9 @@ one before it did. The same numbers are summed with the same clients only: two s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from fedbraid.deploy.identity import Identity
 from fedbraid.deploy.messages import Message, MessageRefused
 from fedbraid.deploy.secagg.fixed_point import FixedPoint
 from fedbraid.deploy.secagg.participant import Participant
-from fedbraid.deploy.secagg.protocol import Session, read_names
+from fedbraid.deploy.secagg.protocol import LEAST, Session, Terms, read_names
 from fedbraid.deploy.secagg.protocol import read as read_secure
 from fedbraid.deploy.secure_policy import MODEL
+
+MOST_SHARE = 0.95
+"""Share of a sum's weight that one client can have; the rest hides it no more."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +67,61 @@ def share(home: ClientHome, me: LocalIdentity, message: Message) -> Message:
 
 
 def mask(home: ClientHome, me: LocalIdentity, message: Message) -> Message:
-    """Its numbers times the weights that it is told, one after the other, masked."""
+    """Answer with the client's numbers times the weights of the terms, one after the other, masked."""
     at, client = _known(home, message)
-    uploads, parts = _hidden(home, at), message.payload.get("parts")
-    if not isinstance(parts, list) or not parts:
-        raise MessageRefused("it is asked for a sum of numbers that are not here")
-    numbers = FixedPoint(message.number("bound", 1e-6), message.count("clients", 1))
-    encoded = []
-    for part in parts:
-        key, weight = part if isinstance(part, list) and len(part) == 2 else (None, None)
-        if not isinstance(key, str) or key not in uploads or not isinstance(weight, int | float):
-            raise MessageRefused(f"it is asked for a sum of {str(key)[:40]!r}, which is not to be summed")
-        if key not in MODEL and weight != 1:
-            raise MessageRefused(f"it is asked for a weighted sum of {key!r}, of which only plain ones are to be had")
-        encoded.append(numbers.encode(uploads[key].double().numpy(), weight))
-    masked = client.mask(_text(message, "delivery"), np.concatenate(encoded))
+    uploads = _hidden(home, at)
+    terms = Terms.read(client.session, _text(message, "terms"))
+    if me.name not in terms.names:
+        raise MessageRefused("the terms of the sum are for other clients")
+    check_terms(terms, frozenset(uploads))
+    numbers = FixedPoint(terms.bound, terms.clients)
+    encoded = [numbers.encode(uploads[key].double().numpy(), weight) for key, weight in terms.weights_of(me.name)]
+    masked = client.mask(_text(message, "delivery"), np.concatenate(encoded), terms)
     _keep(home, message.round, at, client)
     whole = torch.from_numpy(masked.view(np.int64))  # modulo 2⁶⁴ as torch and files know it
-    return Message("answer", message.run, message.round, {}, {"masked": whole})
+    unopened = {"unopened": list(client.unopened)} if client.unopened else {}
+    return Message("answer", message.run, message.round, unopened, {"masked": whole})
+
+
+def check_terms(terms: Terms, uploads: frozenset[str]) -> None:
+    """Refuse terms under which the sum would tell a single client's numbers.
+
+    A server that gives all clients but one a weight of zero, or next to it, would learn that one's model. So a weighted
+    sum is refused where fewer than three clients have weight, where one has nearly all of it, and where weights have
+    different signs, by which some could cancel the others.
+    """
+    for place, (key, weights) in enumerate(terms.parts):
+        if key not in uploads:
+            raise MessageRefused(f"it is asked for a sum of {key[:40]!r}, which is not to be summed")
+        if key not in MODEL and set(weights) != {1.0}:
+            raise MessageRefused(f"it is asked for a weighted sum of {key!r}, of which only plain ones are to be had")
+        _check_weights(weights)
+        for other, others in terms.parts[:place]:
+            if other == key:
+                _check_pair(weights, others)
+
+
+def _check_weights(weights: Sequence[float]) -> None:
+    heavy = [weight for weight in weights if weight]
+    if len(heavy) < LEAST:
+        raise MessageRefused(f"it is asked for a sum in which {len(heavy)} clients count, and at least {LEAST} must")
+    if min(heavy) < 0 < max(heavy):
+        raise MessageRefused("it is asked for a sum in which weights have different signs")
+    if (share := max(map(abs, heavy)) / abs(sum(heavy))) > MOST_SHARE:
+        raise MessageRefused(f"it is asked for a sum in which one client has {share:.1%} of the weight")
+
+
+def _check_pair(weights: Sequence[float], others: Sequence[float]) -> None:
+    """Refuse two sums of the same numbers whose difference would tell a single client's.
+
+    w - c v are the weights of a difference. For the c that lets most clients cancel, at least three must be left, or
+    none; and none of them may have nearly all of it.
+    """
+    for c in {w / v for w, v in zip(weights, others, strict=True) if v}:
+        rest = [abs(w - c * v) for w, v in zip(weights, others, strict=True)]
+        left = [value for value in rest if value > 1e-6 * max(map(abs, weights))]
+        if left and (len(left) < LEAST or max(left) > MOST_SHARE * sum(left)):
+            raise MessageRefused("it is asked for two sums whose difference tells the numbers of one client or two")
 
 
 def reveal(home: ClientHome, me: LocalIdentity, message: Message) -> Message:
@@ -93,10 +134,13 @@ def reveal(home: ClientHome, me: LocalIdentity, message: Message) -> Message:
         raise MessageRefused("its numbers of this round were summed with other clients before")
     _refuse_second_question(home, at, kind)
     revealed = client.reveal(survivors)
+    weights = _weights(client, names)
+    if summed is not None and not _same_weights(summed.get("weights"), weights):
+        raise MessageRefused("its numbers of this round were summed with other weights before")
     # The memory is on disk before the shares leave: a client killed in between must not forget what it revealed.
     if kind == "train":
-        home.keep_summed_ever(digest_of(_hidden(home, at)), {"names": names})
-    home.keep_summed(at, {"names": names, "kind": kind})
+        home.keep_summed_ever(digest_of(_hidden(home, at)), {"names": names, "weights": weights})
+    home.keep_summed(at, {"names": names, "kind": kind, "weights": weights})
     _keep(home, message.round, at, client)
     return Message("answer", message.run, message.round, {"revealed": revealed.decode()})
 
@@ -107,6 +151,26 @@ STEPS: dict[str, Callable[[ClientHome, LocalIdentity, Message], Message]] = {
     "mask": mask,
     "reveal": reveal,
 }
+
+
+def _weights(client: Participant, names: Sequence[str]) -> list[Any]:
+    """Return the weights of a sum over those who are left, as shares of all: what a second sum is compared by."""
+    shares = []
+    for key, weights in client.parts:
+        left = {name: weight for name, weight in zip(client.weighed, weights, strict=True) if name in names}
+        total = sum(left.values())
+        shares.append([key, [left[name] / total if total else 0.0 for name in sorted(left)]])
+    return sorted(shares)
+
+
+def _same_weights(one: Any, other: list[Any]) -> bool:
+    """Return whether two sums have the same weights, up to rounding; a record of an earlier version has none."""
+    if one is None:
+        return True
+    if [key for key, _ in one] != [key for key, _ in other]:
+        return False
+    pairs = [(a, b) for (_, x), (_, y) in zip(one, other, strict=True) for a, b in zip_longest(x, y, fillvalue=-1.0)]
+    return all(abs(a - b) <= 1e-6 for a, b in pairs)
 
 
 def _hidden(home: ClientHome, at: MessageRef) -> Tree:

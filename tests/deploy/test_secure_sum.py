@@ -14,7 +14,7 @@ from secure_sums import NEVER, SESSION, Sum, cohort, total
 
 from fedbraid.deploy.secagg.fixed_point import FixedPoint
 from fedbraid.deploy.secagg.participant import Participant
-from fedbraid.deploy.secagg.protocol import LEAST, Session, TooFewParticipants, majority
+from fedbraid.deploy.secagg.protocol import LEAST, Session, TooFewParticipants, least_threshold
 
 EXTREMES = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 1])
 
@@ -37,13 +37,13 @@ def test_whoever_is_lost_and_whenever(lost, data):
     element = st.one_of(EXTREMES, st.integers(0, 2**64 - 1))
     numbers = cohort(len(lost), lambda k: data.draw(st.lists(element, min_size=length, max_size=length)))
     here = [[name for name, at in zip(numbers, lost, strict=True) if at > step] for step in range(4)]
-    needed = max(LEAST, majority(len(here[0])))
+    needed = max(LEAST, least_threshold(len(here[0])))
     game, when = Sum(numbers), dict(zip(numbers, lost, strict=True))
     too_few = [
         (len(here[0]) < LEAST, "take part"),
         (len(here[1]) < needed, "sent shares"),
         (len(here[2]) < needed, "sent their numbers"),
-        (len(here[3]) < majority(len(here[0])), "revealed"),
+        (len(here[3]) < least_threshold(len(here[0])), "revealed"),
     ]
     expected = next((words for failed, words in too_few if failed), None)
     if expected:
@@ -56,7 +56,7 @@ def test_whoever_is_lost_and_whenever(lost, data):
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("clients", [4, 5, 8, 11])
 def test_down_to_the_threshold_and_not_below(clients, step):
-    numbers, enough = of_everybody(clients), max(majority(clients), LEAST if step < 3 else 0)
+    numbers, enough = of_everybody(clients), least_threshold(clients)
     names = list(numbers)
     left = names[-enough:]  # the first in the roster are lost
     lost = {name: step for name in names if name not in left}
@@ -67,14 +67,18 @@ def test_down_to_the_threshold_and_not_below(clients, step):
 
 def test_clients_lost_at_every_step_of_one_sum():
     numbers = of_everybody(12)
-    lost = {"client-0": 0, "client-4": 0, "client-1": 1, "client-7": 2, "client-11": 2, "client-2": 3}
+    lost = {"client-0": 0, "client-4": 0, "client-1": 1, "client-7": 2, "client-2": 3}
     left = [name for name in numbers if lost.get(name, NEVER) > 2]
     assert Sum(numbers).run(lost).tolist() == total(numbers, left).tolist()
 
 
-def test_a_threshold_is_more_than_half():
-    """Two groups of so many have a client in common, who reveals one secret of another and not both."""
-    assert [majority(n) for n in range(3, 9)] == [2, 3, 3, 4, 4, 5]
+def test_a_threshold_is_more_than_two_thirds():
+    """To open both secrets of a client, honest ones are split in two groups; a third of all must help both."""
+    assert [least_threshold(n) for n in range(3, 11)] == [3, 3, 4, 5, 5, 6, 7, 7]
+    for n in range(3, 60):
+        t = least_threshold(n)
+        colluders = next(c for c in range(n + 1) if 2 * t <= n + c)
+        assert colluders > n / 3
 
 
 def test_the_threshold_may_be_higher_than_half():
@@ -93,7 +97,7 @@ def test_fewer_than_three_hide_nobody(clients):
 
 
 def test_a_sum_of_two_of_three_is_not_told():
-    """Their threshold is 2, and each of the two would know the other's numbers."""
+    """Each of the two would know the other's numbers."""
     with pytest.raises(TooFewParticipants, match="2 of 3 clients sent their numbers, and a secure sum of them needs 3"):
         Sum(of_everybody(3)).run({"client-0": 2})
 

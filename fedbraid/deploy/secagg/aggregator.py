@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from math import comb
+from random import Random
 from typing import TypeVar
 
 import numpy as np
@@ -17,18 +20,32 @@ from fedbraid.deploy.secagg.protocol import (
     ProtocolError,
     Session,
     TooFewParticipants,
-    majority,
+    least_threshold,
     read,
     read_shares,
     write,
 )
-from fedbraid.deploy.secagg.shamir import SHARE, interpolation, join
+from fedbraid.deploy.secagg.shamir import SHARE, interpolation, join, value
 
 ANY = bytes(range(32))
 """A private key to try others' public keys with."""
 
+GROUPS = 500
+"""Groups of helpers that are tried for one secret."""
+
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+def _groups(helpers: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Yield groups of helpers: all of them where they are few, else the first and random ones."""
+    if comb(len(helpers), size) <= GROUPS:
+        yield from combinations(helpers, size)
+        return
+    yield helpers[:size]
+    draws = Random(0)
+    for _ in range(GROUPS - 1):
+        yield draws.sample(helpers, size)
 
 
 class Aggregator:
@@ -43,6 +60,7 @@ class Aggregator:
     ) -> None:
         self.session, self.length, self.threshold, self.verify = session, length, threshold, verify
         self.refused: dict[str, str] = {}
+        self.terms = b""  # the digest of what clients were told to sum
         self._roster = KeyRoster(0, {}, b"")
         self._sharing: frozenset[str] = frozenset()
         self._surviving: frozenset[str] = frozenset()
@@ -54,7 +72,7 @@ class Aggregator:
         needed = max(LEAST, self.threshold or 0)
         if len(good) < needed:
             raise TooFewParticipants(f"{len(good)} clients take part, and a secure sum of them needs {needed}")
-        self._roster = KeyRoster.create(self.session, self.threshold or majority(len(good)), good)
+        self._roster = KeyRoster.create(self.session, self.threshold or least_threshold(len(good)), good)
         return self._roster.message
 
     def deliver(self, shares: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -83,20 +101,71 @@ class Aggregator:
             raise TooFewParticipants(
                 f"{len(good)} of {len(self._surviving)} clients revealed shares, and {needed} must"
             )
-        helpers = sorted(good, key=roster.positions.__getitem__)[:needed]
-        weights = interpolation([roster.positions[name] + 1 for name in helpers])
         total = self._total.copy()
         for name in sorted(self._sharing):
-            secret, advert = join([good[helper][name] for helper in helpers], weights), roster.adverts[name]
-            survived = name in self._surviving
-            if (promise(secret) != advert.promise) if survived else (public(secret) != advert.pairs):
-                raise ProtocolError(f"the shares that {', '.join(helpers)} revealed do not give the secret of {name}")
-            if survived:
+            secret = self._secret(name, good)
+            if name in self._surviving:
                 add_mask(total, own_mask(secret), -1)
             else:
                 for survivor in self._surviving:  # what the lost client would have added cancels the survivor's part
-                    add_mask(total, *pair_mask(roster, name, secret, survivor))
+                    add_mask(total, *pair_mask(roster, name, secret, survivor, self.terms))
         return total
+
+    def _secret(self, of: str, revealed: Mapping[str, Mapping[str, bytes]]) -> bytes:
+        """Put together the secret of a client from the shares of others, whoever of them lies.
+
+        What `threshold` true shares give is known again by the advert, so a wrong share shows, but not whose it is.
+        Other groups of helpers are tried until one gives the secret. A client whose share was wrong for certain is
+        named in `refused`, and is not asked for the next secret.
+        """
+        helpers = [name for name in revealed if of in revealed[name] and name not in self.refused]
+        helpers.sort(key=self._roster.positions.__getitem__)
+        needed = self._roster.threshold
+        if len(helpers) < needed:
+            raise TooFewParticipants(f"{len(helpers)} clients have shares of {of}'s secret, and {needed} must")
+        found: bytes | None = None
+        for attempt, group in enumerate(_groups(helpers, needed)):
+            secret = self._joined(of, group, revealed)
+            if secret is not None:
+                found = secret
+                if attempt == 0 or self._name_liars(of, group, helpers, revealed):
+                    break
+        if found is not None:
+            return found
+        raise ProtocolError(f"the shares that {', '.join(helpers)} revealed do not give the secret of {of}")
+
+    def _joined(self, of: str, group: Sequence[str], revealed: Mapping[str, Mapping[str, bytes]]) -> bytes | None:
+        """Return the secret that a group's shares give if it is the one of the advert."""
+        advert = self._roster.adverts[of]
+        try:
+            secret = join([revealed[name][of] for name in group], interpolation(self._holders(group)))
+        except ProtocolError:
+            return None
+        right = promise(secret) == advert.promise if of in self._surviving else public(secret) == advert.pairs
+        return secret if right else None
+
+    def _name_liars(
+        self, of: str, group: Sequence[str], helpers: Sequence[str], revealed: Mapping[str, Mapping[str, bytes]]
+    ) -> bool:
+        """Name whose shares are not on the group's polynomial, if that is certainly the true one; return whether it is.
+
+        Errors of two liars in a group can cancel at 0: the secret is right, the polynomial is not, and honest shares
+        are not on it. Two polynomials of degree t - 1 share at most t - 1 points. Of the k shares and the secret, which
+        is known to be right, the true one therefore has more than any other as long as at least (k + 1 + t) / 2 agree.
+        """
+        shares, holders = [revealed[name][of] for name in group], self._holders(group)
+        wrong = [
+            name
+            for name in helpers
+            if value(shares, interpolation(holders, *self._holders([name]))) != revealed[name][of]
+        ]
+        certain = 2 * (len(helpers) - len(wrong) + 1) >= len(helpers) + 1 + self._roster.threshold
+        if certain:
+            self.refused |= dict.fromkeys(wrong, f"it revealed a wrong share of {of}'s secret")
+        return certain
+
+    def _holders(self, names: Sequence[str]) -> list[int]:
+        return [self._roster.positions[name] + 1 for name in names]
 
     # --- answers
 
@@ -133,6 +202,6 @@ class Aggregator:
 
     def _revealed(self, name: str, message: bytes) -> dict[str, bytes]:
         shares = read_shares(read("revealed", self.session, message), SHARE)
-        if shares.keys() != self._sharing:
+        if not shares.keys() <= self._sharing:
             raise ProtocolError(f"{name} revealed shares of others than it was asked for")
         return shares

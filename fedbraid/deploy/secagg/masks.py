@@ -38,8 +38,11 @@ def promise(secret: bytes) -> bytes:
     return derived(secret, "promise")
 
 
-def pair_mask(roster: KeyRoster, mine: str, private: bytes, other: str) -> tuple[bytes, int]:
-    """The seed of the mask that two clients share, and whether `mine` adds it (1) or takes it away (−1)."""
+def pair_mask(roster: KeyRoster, mine: str, private: bytes, other: str, terms: bytes = b"") -> tuple[bytes, int]:
+    """Return the seed of the mask that two clients share, and whether `mine` adds it (1) or takes it away (−1).
+
+    `terms` is a digest of what is summed and with which weights: only clients that were told the same share a mask.
+    """
     first, second = sorted((mine, other), key=roster.positions.__getitem__)
-    seed = agreed(private, roster.adverts[other].pairs, "pair mask", roster.digest, first, second)
+    seed = agreed(private, roster.adverts[other].pairs, "pair mask", roster.digest, terms, first, second)
     return seed, 1 if mine == first else -1

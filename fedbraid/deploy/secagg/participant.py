@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedbraid.deploy.secagg.protocol import (
     KeyRoster,
     ProtocolError,
     Session,
+    Terms,
     framed,
     read,
     read_names,
@@ -40,6 +42,10 @@ class Participant:
     name: str
     root: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     roster: KeyRoster | None = field(default=None, repr=False)
+    masked_with: frozenset[str] = frozenset()  # whose pair masks its numbers wear
+    weighed: tuple[str, ...] = ()  # the clients of the terms
+    parts: tuple[tuple[str, tuple[float, ...]], ...] = ()  # what is summed, with the weight of each of them
+    unopened: tuple[str, ...] = ()  # whose shares it could not open
     held: dict[str, bytes] = field(default_factory=dict, repr=False)  # others' two shares: own secret's, pair key's
     masked: bytes = b""  # a digest of what it masked, and with whom
     survivors: frozenset[str] = frozenset()  # for whose sum it revealed shares
@@ -64,7 +70,7 @@ class Participant:
         self.roster = roster
         return write("shares", self.session, shares=shares)
 
-    def mask(self, message: bytes, numbers: Numbers) -> Numbers:
+    def mask(self, message: bytes, numbers: Numbers, terms: Terms | None = None) -> Numbers:
         """UserObjects others' shares: `numbers`, masked with each who sent some."""
         if numbers.dtype != np.uint64 or numbers.ndim != 1:
             raise ValueError(f"a vector of uint64 is masked, not {numbers.dtype} with {numbers.ndim} axes")
@@ -72,15 +78,20 @@ class Participant:
         sent = read_shares(read("delivery", self.session, message))
         self._insist(sent.keys() <= roster.adverts.keys() - {self.name}, "shares came from outside of the roster")
         roster.insist_on_enough(sent.keys() | {self.name}, "sent shares")
-        digest = hashlib.sha256(framed(*sorted(sent)))
+        about = terms.digest if terms else b""
+        if terms is not None:
+            self._insist(frozenset(terms.names) == sent.keys() | {self.name}, "the terms are for other clients")
+        digest = hashlib.sha256(framed(*sorted(sent), about))
         digest.update(np.ascontiguousarray(numbers).data)
         self._insist(self.masked in (b"", digest.digest()), "it masked other numbers, or with others, before")
-        self.held = {name: self._open(roster, name, shares) for name, shares in sent.items()}
-        self.masked = digest.digest()
+        self.masked, self.masked_with = digest.digest(), frozenset(sent)
+        if terms is not None:
+            self.weighed, self.parts = terms.names, terms.parts
+        self.held, self.unopened = self._open_all(roster, sent)
         masked = numbers.copy()
         add_mask(masked, own_mask(self._own))
-        for other in self.held:
-            add_mask(masked, *pair_mask(roster, self.name, self._pair_key, other))
+        for other in sent:
+            add_mask(masked, *pair_mask(roster, self.name, self._pair_key, other, about))
         return masked
 
     def reveal(self, message: bytes) -> bytes:
@@ -90,7 +101,7 @@ class Participant:
         self._insist(bool(self.masked), "it has masked nothing yet")
         self._insist(self.survivors in (frozenset(), survivors), "it revealed shares for other survivors before")
         everybodys = self.held | {self.name: self._split(roster)[self.name]}
-        self._insist(survivors <= everybodys.keys(), "survivors are named with whom it shares no mask")
+        self._insist(survivors <= self.masked_with | {self.name}, "survivors are named with whom it shares no mask")
         self._insist(self.name in survivors, "it is not among the survivors")
         roster.insist_on_enough(survivors, "are left")
         self.survivors = survivors
@@ -108,6 +119,9 @@ class Participant:
             "roster": self.roster.message.decode() if self.roster else "",
             "held": {name: two.hex() for name, two in self.held.items()},
             "masked": self.masked.hex(),
+            "masked_with": sorted(self.masked_with),
+            "weighed": self.weighed,
+            "parts": self.parts,
             "survivors": sorted(self.survivors),
         }
         return json.dumps(kept).encode()
@@ -122,6 +136,10 @@ class Participant:
             kept["name"],
             unhexed(kept["root"], 32),
             KeyRoster.read(session, kept["roster"].encode()) if kept["roster"] else None,
+            frozenset(kept.get("masked_with", kept["held"])),  # as a state of an earlier version has it
+            tuple(kept.get("weighed", ())),
+            tuple((key, tuple(weights)) for key, weights in kept.get("parts", ())),
+            (),
             {name: unhexed(two, 2 * SHARE) for name, two in kept["held"].items()},
             unhexed(kept["masked"]),
             frozenset(kept["survivors"]),
@@ -152,6 +170,20 @@ class Participant:
     def _seal(self, roster: KeyRoster, to: str, two: bytes) -> bytes:
         about = framed("shares", roster.digest, self.name, to)
         return sealed(agreed(self._seal_key, roster.adverts[to].seals, about), two, about)
+
+    def _open_all(self, roster: KeyRoster, sent: Mapping[str, bytes]) -> tuple[dict[str, bytes], tuple[str, ...]]:
+        """Open others' shares; name those whose shares are not theirs, or damaged.
+
+        Refusing to go on would let one client evict another by sending it garbage. The pair mask does not depend on the
+        shares, and a secret can be put together without one holder, so this client goes on and tells the server.
+        """
+        held, unopened = {}, []
+        for name, shares in sent.items():
+            try:
+                held[name] = self._open(roster, name, shares)
+            except ProtocolError:
+                unopened.append(name)
+        return held, tuple(sorted(unopened))
 
     def _open(self, roster: KeyRoster, sender: str, message: bytes) -> bytes:
         about = framed("shares", roster.digest, sender, self.name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Set
+import math
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedbraid.errors import UserError
 
@@ -94,7 +95,7 @@ class KeyRoster:
             if client[0] in adverts:
                 raise ProtocolError(f"{client[0]} is twice in the roster")
             adverts[client[0]] = Advert.read(client[1])
-        least, most = majority(len(adverts)), len(adverts)
+        least, most = least_threshold(len(adverts)), len(adverts)
         if not least <= threshold <= most:
             raise ProtocolError(f"the threshold of {most} clients must be from {least} to {most}, not {threshold}")
         return KeyRoster(threshold, adverts, message)
@@ -109,11 +110,78 @@ class KeyRoster:
 
 
 def majority(clients: int) -> int:
-    """The smallest threshold: any two groups of so many clients have one in common, who reveals one secret only."""
+    """Return the smallest number of clients such that any two groups of so many have one in common."""
     return clients // 2 + 1
 
 
+def least_threshold(clients: int) -> int:
+    """Return the smallest threshold that is taken: more than two thirds of the clients.
+
+    A server that lies can tell some clients that X is lost and others that it is not. To open both secrets of X it
+    needs the threshold t from each group. An honest client helps one group only, so with c colluders that help both,
+    opening both takes 2 t <= n + c. With t > 2 n / 3 that is more than n / 3 colluders; a bare majority would fall to
+    one.
+    """
+    return 2 * clients // 3 + 1
+
+
 # --- messages
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is summed, and how: the same for all clients that mask.
+
+    A digest of it goes into the seeds of pair masks. If a server tells clients different terms, their masks do not
+    cancel, and it learns noise.
+    """
+
+    names: tuple[str, ...]
+    bound: float
+    clients: int  # for which the fixed-point numbers have room
+    parts: tuple[tuple[str, tuple[float, ...]], ...]  # what is summed, with the weight of each of `names`
+    message: bytes
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.message).digest()
+
+    def weights_of(self, name: str) -> list[tuple[str, float]]:
+        """Return what a client is to add up, with its weights."""
+        place = self.names.index(name)
+        return [(key, weights[place]) for key, weights in self.parts]
+
+    @staticmethod
+    def create(
+        session: Session, names: Sequence[str], bound: float, clients: int, parts: Sequence[tuple[str, list[float]]]
+    ) -> Terms:
+        table = [[key, weights] for key, weights in parts]
+        message = write("terms", session, names=list(names), bound=bound, clients=clients, parts=table)
+        return Terms.read(session, message)
+
+    @staticmethod
+    def read(session: Session, message: bytes) -> Terms:
+        content = read("terms", session, message)
+        names, bound, clients, parts = (content.get(key) for key in ("names", "bound", "clients", "parts"))
+        if not isinstance(names, list) or len(set(map(str, names))) < len(names):
+            raise ProtocolError("the terms of a sum must name the clients, each once")
+        if not _is_number(bound) or not bound >= 1e-6 or type(clients) is not int or clients < len(names):
+            raise ProtocolError("the terms of a sum must say its bound, and for how many clients there is room")
+        if not isinstance(parts, list) or not parts:
+            raise ProtocolError("the terms of a sum must say what is summed")
+        table = []
+        for part in parts:
+            key, weights = part if isinstance(part, list) and len(part) == 2 else (None, None)
+            if not isinstance(key, str) or not isinstance(weights, list) or len(weights) != len(names):
+                raise ProtocolError("the terms of a sum must have a weight for every client")
+            if not all(map(_is_number, weights)):
+                raise ProtocolError(f"the weights of {key[:40]!r} must be finite numbers")
+            table.append((key, tuple(map(float, weights))))
+        return Terms(tuple(map(str, names)), float(bound), clients, tuple(table), message)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def write(kind: str, session: Session, **content: Any) -> bytes:

@@ -28,14 +28,17 @@ def split(secret: bytes, threshold: int, holders: int, seed: bytes) -> list[byte
     return [_value(coefficients, x).to_bytes(SHARE, "little") for x in range(1, holders + 1)]
 
 
-def interpolation(holders: Sequence[int]) -> list[int]:
-    """What each of these holders' shares counts in the secret: Lagrange's weights for the value at 0."""
+def interpolation(holders: Sequence[int], at: int = 0) -> list[int]:
+    """Return what each of these holders' shares counts: Lagrange's weights for the polynomial's value at `at`.
+
+    The value at 0 is the secret; the value at another holder's number is that holder's share.
+    """
     weights = []
     for i in holders:
         above = below = 1
         for j in holders:
             if j != i:
-                above, below = above * j % PRIME, below * (j - i) % PRIME
+                above, below = above * (j - at) % PRIME, below * (j - i) % PRIME
         weights.append(above * pow(below, -1, PRIME) % PRIME)
     return weights
 
@@ -48,6 +51,12 @@ def join(shares: Sequence[bytes], weights: Sequence[int]) -> bytes:
         return secret.to_bytes(SECRET, "little")
     except OverflowError:
         raise ProtocolError("shares of a secret do not belong together") from None
+
+
+def value(shares: Sequence[bytes], weights: Sequence[int]) -> bytes:
+    """Return the share of the holder for whom `weights` were made, from the shares of others."""
+    total = sum(w * int.from_bytes(share, "little") for share, w in zip(shares, weights, strict=True)) % PRIME
+    return total.to_bytes(SHARE, "little")
 
 
 def _value(coefficients: Sequence[int], x: int) -> int:
