@@ -209,7 +209,7 @@ def test_shares_of_an_earlier_sum_do_not_open(game):
     assert game.clients["client-0"].unopened == tuple(f"client-{k}" for k in range(1, 5))
 
 
-def test_clients_told_different_rosters_share_no_secret(game):
+def test_clients_told_different_rosters_do_not_open(game):
     """A roster with another client's position taken: shares sealed under the one do not open under the other."""
     game.introduce()
     content = json.loads(game.roster)
