@@ -227,6 +227,18 @@ def test_a_model_that_diverges_is_warned_about(caplog):
     assert len(run.rounds) == 3
 
 
+@pytest.mark.parametrize("kind", ["stack", "loop"])
+def test_the_client_that_makes_the_model_diverge_is_named(caplog, kind):
+    dataset, partition = toy()
+    x = dataset.train.x.copy()
+    x[partition.clients[2]] *= 1e37
+    broken = replace(dataset, train=replace(dataset.train, x=x))
+    with caplog.at_level(logging.WARNING, "fedbraid"):
+        fb.run(**TINY | {"data": broken, "partition": partition, "engine": {"kind": kind, "device": "cpu"}})
+    (said,) = [r.getMessage() for r in caplog.records if "no longer finite" in r.getMessage()]
+    assert "the training loss of client 2 is not finite" in said
+
+
 def test_a_method_that_diverges_does_not_win_a_comparison(tmp_path):
     compared = fb.compare("fedprox(mu=1e30)", "fedavg", **TINY, out=tmp_path / "both")
     lost, kept = compared.summary.values()

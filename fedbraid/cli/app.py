@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -88,6 +88,11 @@ Gpus = Annotated[
     float | None, typer.Option(help="GPUs of each Ray worker; may be 0.5.", show_default="one, where there are any")
 ]
 
+OnDivergence = Annotated[
+    Literal["fail", "continue"],
+    typer.Option(help="A model that is not finite in the end: fail = exit code 1, continue = exit code 0."),
+]
+
 
 @app.command()
 def run(
@@ -103,6 +108,7 @@ def run(
     data_dir: DataDir = None,
     strand: Own = None,
     model: Net = None,
+    on_divergence: OnDivergence = "fail",
     as_json: Json = False,
 ) -> None:
     """Train one federation. A bare `fedbraid run` trains FedAvg on handwritten digits of ten skewed clients."""
@@ -147,6 +153,8 @@ def run(
         print_json({"directory": str(where), "summary": done.summary})
     else:
         cli_show.summary(out, done, where)
+    if done.summary["diverged"] and on_divergence == "fail":
+        raise typer.Exit(1)
 
 
 Vary = Annotated[

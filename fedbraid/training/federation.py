@@ -208,6 +208,7 @@ class Federation(ABC):
         privacy_numbers = privacy.report(self.chain, self.release(), self.drawn)
         w, place, shared = self.server.w, self.server.round, self.server.shared
         sums = [replies.each(key).sum() for key in FOR_THE_LOG] if replies is not None else [w.new_zeros(())] * 2
+        losses_of = replies.each(FOR_THE_LOG[0]) if replies is not None else w.new_zeros(0)
         totals = HostCopy(torch.stack([*w.aminmax(), *sums, *shared.values()]))
         analysed: dict[str, Any] = {}
         if replies is not None and self.watched:
@@ -219,7 +220,7 @@ class Federation(ABC):
             finite = all(map(math.isfinite, (least, most, losses)))  # all are, where the extremes are
             if self.finite and not finite:
                 who = f"{self.config.called} seed {self.config.seed}"
-                log.warning("%s, round %d: the model is no longer finite; try a smaller optimizer.lr", who, place)
+                log.warning("%s, round %d: %s", who, place, _why_not_finite(came, losses_of))
             self.finite = finite
             return {
                 "round": place,
@@ -291,6 +292,18 @@ class Federation(ABC):
             unknown = dict.fromkeys(("accuracy", "loss", "per_class", *self.config.evaluate.metrics))
             return lambda: unknown | (validation(None, None) if self.config.evaluate.validation else {})
         return self.scored()
+
+
+def _why_not_finite(ids: np.ndarray, losses: Tensor) -> str:
+    """Say why a model is not finite any more: by some clients, whose losses [C] are not finite, or by its training."""
+    broken = ids[~torch.isfinite(losses).cpu().numpy()]
+    if 0 < len(broken) < len(ids):
+        clients = f"client{'s' if len(broken) > 1 else ''} {', '.join(map(str, broken[:10]))}"
+        return (
+            f"the training loss of {clients} is not finite, and the model is no longer finite; look at the data of "
+            f"{'these clients' if len(broken) > 1 else 'this client'}, or try a smaller optimizer.lr"
+        )
+    return "the model is no longer finite; try a smaller optimizer.lr"
 
 
 def _listed(ids: np.ndarray, cohort: Cohort) -> list[int] | None:

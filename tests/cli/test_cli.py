@@ -381,3 +381,10 @@ def test_other_failures_keep_their_traceback(monkeypatch):
     monkeypatch.setattr("fedbraid.cli.app.app", broken)
     with pytest.raises(RuntimeError, match="a defect"):
         main()
+
+
+def test_a_run_that_diverges_fails_unless_told_otherwise(fedbraid):
+    words = "run", *SMALL, "--set", "optimizer.lr=1e30", "--device", "cpu"
+    code, said, _ = fedbraid(*words)
+    assert code == 1 and "diverged" in said
+    assert fedbraid(*words, "--on-divergence", "continue")[0] == 0
