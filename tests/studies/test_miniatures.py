@@ -71,3 +71,23 @@ def test_a_miniature_of_each_paper(name, files, tmp_path, monkeypatch, capsys):
     assert len({str(record["series"]["loss"]) for record in records}) == 4, "two methods, two seeds"
     assert not (tmp_path / "unfinished").exists()
     assert (reported / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_table_on_the_authors_draw_is_tuned(files, tmp_path, monkeypatch, capsys):
+    """FedDisco's table 3 as its recipe has it: the released split and cohorts, twelve candidates, then the cell."""
+    cell = "FedAvg+Disco @ Accuracy, the authors' draw"
+    words = ["study", "run", "feddisco-table3", "--scale", "small", "--rounds", "1", "--seeds", "2", "--only", cell]
+    monkeypatch.setattr(sys, "argv", ["fedbraid", *words, "--data-dir", str(files), "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    shown = capsys.readouterr()
+    assert not left.value.code, shown.err
+    [file] = (tmp_path / "tuned").iterdir()
+    choice = json.loads(file.read_text())
+    assert len(choice["scores"]) == 12 and choice["rule"] == "test"
+    assert len(list(tmp_path.glob("runs/*/seed-0.json"))) == 12, "the chosen candidate is the cell's run"
+    assert len(list(tmp_path.glob("runs/*/seed-1.json"))) == 1
+    [report] = tmp_path.glob("*/results.json")
+    found = next(one for one in json.loads(report.read_text())["cells"] if f"{one['row']} @ {one['column']}" == cell)
+    assert found["n"] == 2 and found["spread_of"] == "initial weights" and "the best of 12 candidates" in found["tuned"]
