@@ -18,7 +18,7 @@ from fedbraid.report.pages import Page, Paragraph, Section
 from fedbraid.report.pictures import Drawing, Picture
 from fedbraid.report.style import LIGHT, Theme, stroke
 from fedbraid.report.tables import TableCell, TableColumn, TableData
-from fedbraid.report.words import NOTHING
+from fedbraid.report.words import NOTHING, listed
 from fedbraid.storage.files import write_bytes
 from fedbraid.studies.recipe_files import files, read
 from fedbraid.studies.reported import Reported, is_accuracy, reports
@@ -78,7 +78,23 @@ def headline(found: Sequence[Reported]) -> str:
     apart = [abs(cell["difference"]) for cell in _accuracies(found)]
     if apart:
         words.append(f"accuracies are {fmean(apart):.2f} points from the paper's on average")
+    if any(one.cost["runs"] for one in found):
+        words.append(total_time(found))
     return "; ".join(words) + "."
+
+
+def total_time(found: Sequence[Reported]) -> str:
+    """Return the time of all different runs by processor, each run once however many tables have it."""
+    costs: dict[str, Mapping[str, Any]] = {}
+    for cell in (cell for one in found for cell in one.cells if cell["run"]):
+        known = costs.get(cell["run"])
+        if known is None or cell["cost"]["runs"] > known["runs"]:  # a table may have more seeds of a run than another
+            costs[cell["run"]] = cell["cost"]
+    seconds = Counter[str]()
+    for cost in costs.values():
+        seconds.update(cost["seconds"])
+    runs = sum(cost["runs"] for cost in costs.values())
+    return f"{runs} runs took {listed([f'{duration(spent)} on {kind}' for kind, spent in sorted(seconds.items())])}"
 
 
 def _as_recipes_say(found: Sequence[Reported]) -> list[Mapping[str, Any]]:
