@@ -51,22 +51,26 @@ def series(records: Sequence[RunRecord], metric: str, by: str = "round") -> dict
     """Return a curve for each method that has a value, by `round` or by all `bytes` moved so far."""
     found = {}
     for label, runs in by_label(records).items():
-        scores = [course for run in runs if (course := _scores(run.rounds, metric))]
-        places = [_places(run.rounds, by) for run in runs if _scores(run.rounds, metric)]
-        found[label] = curve(scores, places)
+        scored = [(scores, _places(run.rounds, by)) for run in runs if (scores := _scores(run.rounds, metric))]
+        found[label] = curve(*map(list, zip(*scored, strict=True))) if scored else None
     return {label: one for label, one in found.items() if one is not None}
 
 
 def class_scores(records: Sequence[RunRecord]) -> tuple[list[str], Floats]:
-    """The methods and their final accuracy per class, `[methods][classes]`, mean over seeds; NaN where unknown."""
-    found = {
-        label: last
-        for label, runs in by_label(records).items()
-        if (last := [scores for run in runs if (scores := _last_class_scores(run)) is not None])
-    }
-    width = max((scores.size for group in found.values() for scores in group), default=0)
-    rows = [_known_mean(np.stack([_widened(scores, width) for scores in group])) for group in found.values()]
-    return list(found), np.stack(rows) if rows else np.empty((0, 0))
+    """Return the methods and their final accuracies `[methods, classes]`, mean over seeds; NaN where unknown."""
+    found: dict[str, list[Floats]] = {}
+    for record in (run for runs in by_label(records).values() for run in runs):
+        # A class without a test sample has no accuracy: None or NaN, both become NaN here.
+        measured = [entry["per_class"] for entry in record.rounds if entry.get("per_class")]
+        if measured:
+            found.setdefault(record.label, []).append(np.array(measured[-1], dtype=np.float64))
+    width = max((scores.size for seeds in found.values() for scores in seeds), default=0)
+    rows = np.full((len(found), width), np.nan)
+    for row, seeds in zip(rows, found.values(), strict=True):
+        padded = np.stack([np.pad(scores, (0, width - scores.size), constant_values=np.nan) for scores in seeds])
+        known = ~np.isnan(padded).all(axis=0)
+        row[known] = np.nanmean(padded[:, known], axis=0)
+    return list(found), rows
 
 
 def grouped(values: Floats, limit: int, axis: int) -> tuple[Floats, int]:
@@ -84,22 +88,3 @@ def _places(rounds: Sequence[dict[str, Any]], by: str) -> dict[int, float]:
     numbers = [entry["round"] for entry in rounds]
     moved = accumulate(entry["bytes_down"] + entry["bytes_up"] for entry in rounds)
     return dict(zip(numbers, moved if by == "bytes" else numbers, strict=True))
-
-
-def _last_class_scores(run: RunRecord) -> Floats | None:
-    measured = [entry["per_class"] for entry in run.rounds if entry.get("per_class")]
-    # A class without a test sample has no accuracy: None or NaN, both become NaN here.
-    return np.array(measured[-1], dtype=np.float64) if measured else None
-
-
-def _widened(values: Floats, width: int) -> Floats:
-    return np.pad(values, (0, width - values.size), constant_values=np.nan)
-
-
-def _known_mean(rows: Floats) -> Floats:
-    """Mean over the first axis without the NaNs; NaN where there is nothing else."""
-    known = ~np.isnan(rows)
-    counts = known.sum(axis=0)
-    sums = np.where(known, rows, 0).sum(axis=0)
-    means: Floats = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-    return means
