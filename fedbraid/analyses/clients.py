@@ -26,7 +26,11 @@ Question = Callable[[Client], Tree]
 
 
 @dataclass(frozen=True)
-class Ask(Strand):
+class ClientQuestion(Strand):
+    """Have every client evaluate a function before training, and send its result."""
+
+    name = "ask"
+
     question: Question
 
     def probe(self, c: Client) -> Tree:
@@ -37,7 +41,7 @@ def answers(run: Recorded, models: Tensor, buffers: Tensor, question: Question) 
     """Evaluate `question` on each client of the next round, [C, …], for its own model [C, D] or one for all, [D]."""
     job = run.next_round.job
     asked = replace(job, kind="probe", model=models, buffers=buffers, sent={})
-    replies = _replies(run, asked, Chain((Ask(question),)))
+    replies = _replies(run, asked, Chain((ClientQuestion(question),)))
     return {key.removeprefix("ask."): replies.each(key) for key in (*replies.uploads, *replies.filed)}
 
 

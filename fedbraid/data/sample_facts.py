@@ -1,4 +1,4 @@
-"""What the samples of a federation are like: all that its server and its clients agree on without showing one."""
+"""Facts about a federation's samples that its server and its clients agree on without showing one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BY_CLIENTS = "clients"
 
 
 class OwnMatter(UserError):
-    """A client's mistake of which the server is told no more than `told`."""
+    """An error of a client's data; the server receives no more than `told` of it."""
 
     def __init__(self, sentence: str, told: str) -> None:
         super().__init__(sentence)
@@ -67,7 +67,7 @@ class Facts:
 
     @staticmethod
     def of(dataset: Dataset) -> Facts:
-        """What is told of the server's own samples, so that clients' are taken alike."""
+        """Return the facts of the server's own samples, by which clients' samples are prepared alike."""
         return Facts(
             shape=dataset.shape,
             classes=dataset.classes,

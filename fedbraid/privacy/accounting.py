@@ -1,9 +1,10 @@
-"""The privacy of Gaussian noise, round upon round: Rényi differential privacy (Mironov, 2017), in float64.
+"""Accounting of Gaussian noise over rounds: Rényi differential privacy (Mironov, 2017), in float64.
 
-A round adds noise of `noise` times the most that one client can change a sum by. Its price at order α is log E_α, where
-E_α = E_Q[(P/Q)^α] of what comes out with a client (P) and with zero in its place (Q), the larger of both directions;
-log E_α = (α − 1) D_α. Prices of rounds add up: each holds whatever came out before, as cohorts are drawn anew and
-clients train from what came out. Whoever sees the outcome of all learns no more than ε, but for a chance of δ.
+A round adds noise of deviation `noise`, in units of the sensitivity: the most that one client can change a sum by. Its
+price at order α is log E_α with E_α = E_Q[(P/Q)^α], where P and Q are the distributions of the released sum with a
+client and with zero in its place, in the direction in which it is larger; log E_α = (α − 1) D_α. Prices of rounds add
+up, because each holds for any outcome of the rounds before: cohorts are drawn anew, and clients train from what was
+released. All rounds together are (ε, δ)-differentially private.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedbraid.errors import UserError
 Floats = NDArray[np.float64]
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + [*range(12, 512)], dtype=np.float64)
-"""α, of which the best is taken."""
+"""The orders α; ε is the least over them."""
 SOME = np.concatenate(
     [np.arange(11, 30) / 10, np.arange(6, 24) / 2, np.arange(12, 64, 2), np.arange(64, 128, 8), np.arange(128, 513, 64)]
 )
@@ -37,20 +38,31 @@ LEAST_NOISE = 0.25
 
 
 def spent(noise: float, rounds: int, delta: float, drawn: Drawn | None = None) -> float:
-    """ε after so many rounds; `drawn` None is for a client that is in every one."""
+    """Return ε after `rounds` releases with noise of deviation `noise`, in units of the sensitivity.
+
+    Args:
+        noise: 0 gives infinity.
+        rounds: releases; 0 gives 0.
+        delta: δ, well below one over the number of clients.
+        drawn: the sampling of clients; None = the client is in every round.
+    """
     if not noise:
         return math.inf
     return epsilon(rounds * price(noise, drawn), delta) if rounds else 0.0
 
 
 def epsilon(prices: Floats, delta: float) -> float:
-    """ε at δ of the sum of all prices (Canonne, Kamath & Steinke, 2020, proposition 12)."""
+    """Convert the sum of all prices, one for each of ORDERS, to ε at δ (Canonne, Kamath & Steinke, 2020, prop. 12)."""
     a = ORDERS
     return max(0.0, float(np.min((prices - math.log(delta) - np.log(a)) / (a - 1) + np.log1p(-1 / a))))
 
 
 def noise_for(target: float, rounds: int, delta: float, drawn: Drawn | None = None) -> float:
-    """The least noise, to a thousandth, with which ε stays at `target` or below."""
+    """Return the least noise, to a thousandth, with which ε stays at `target` or below.
+
+    Raises:
+        UserError: `target` is below what these orders can certify at any noise.
+    """
 
     def over(log_noise: float) -> float:
         return spent(math.exp(log_noise), rounds, delta, drawn) - target
@@ -70,7 +82,12 @@ def noise_for(target: float, rounds: int, delta: float, drawn: Drawn | None = No
 
 @cache
 def price(noise: float, drawn: Drawn | None = None) -> Floats:
-    """log E_α of a round at each order."""
+    """Return log E_α of a round at each of ORDERS.
+
+    With sampling it is computed at SOME orders and interpolated: log E_α is convex in α, so that the lines are upper
+    bounds. A cohort may turn out to be the client alone (`without_others`): then nothing hides whether it took part,
+    and the plain Gaussian is charged with that probability, since E_α is jointly convex.
+    """
     plain = gaussian(noise)
     if drawn is None or drawn.scheme == "everybody" or drawn.clients == drawn.population or noise < LEAST_NOISE:
         return plain(ORDERS)
@@ -88,14 +105,15 @@ Price = Callable[[Floats], Floats]
 
 
 def gaussian(noise: float) -> Price:
-    """N(1, z²) against N(0, z²): log E_α = α (α − 1) / 2 z²."""
+    """Return the price of N(1, z²) against N(0, z²): log E_α = α (α − 1) / 2 z²."""
     return lambda a: a * (a - 1) / (2 * noise**2)
 
 
 def bernoulli(noise: float, rate: float) -> Price:
-    """(1 − q) N(0, z²) + q N(1, z²) against N(0, z²), the sampled Gaussian mechanism (Mironov, Talwar & Zhang, 2019).
+    """Return the price of the sampled Gaussian mechanism: (1 − q) N(0, z²) + q N(1, z²) against N(0, z²).
 
-    E_α = ∫ N(x; 0, z²) (1 − q + q exp((2 x − 1) / 2 z²))^α dx; the other way round it is less, as they show.
+    E_α = ∫ N(x; 0, z²) (1 − q + q exp((2 x − 1) / 2 z²))^α dx; the other way round it is less (Mironov, Talwar & Zhang,
+    2019).
     """
 
     def at(order: float) -> float:
@@ -110,7 +128,7 @@ def bernoulli(noise: float, rate: float) -> Price:
 
 
 def fixed_size(noise: float, share: float) -> Price:
-    """m of K clients without replacement, γ = m / K the share.
+    """Return the price of m of K clients without replacement, γ = m / K the share.
 
     Where client k is not in the cohort, let another one j be there instead: what comes out is
     P = (1 − γ) N(Δ_j) + γ N(Δ_k) with client k and Q = (1 − γ) N(Δ_j) + γ N(0) with zero in its place, of which Δ_j and
