@@ -25,7 +25,7 @@ def run(tmp_path):
 def test_forgetting_by_hand(run):
     """The global model says 0. The third client unlearns class 0 wholly and learns class 1; the others stay."""
     place, given = run
-    (analysis,) = analyze(place, ["forgetting"], given=given)
+    (analysis,) = analyze(place, ["forgetting"], objects=given)
     table = analysis.table.set_index(["client", "class"])
     assert table["before"].tolist() == [1, 0] * 3
     assert table["change"].tolist() == [0, 0, 0, 0, -1, 1]
@@ -46,7 +46,7 @@ def test_adaptability_by_hand(run):
     right = [sigmoid(2 * (b + eta * (1 - sigmoid(2 * b))))] * 2  # of the clients' own class, after training
     right += [sigmoid(2 * (-b + eta * (1 - sigmoid(-2 * b))))]
     kl = np.mean([p * math.log(p / tau) + (1 - p) * math.log((1 - p) / (1 - tau)) for p in right])
-    assert headline(place, ["adaptability(tau=0.9)"], given=given) == {
+    assert headline(place, ["adaptability(tau=0.9)"], objects=given) == {
         "adaptability.kl": pytest.approx(kl, rel=1e-10),
         "adaptability.risk": pytest.approx((1 / 3 + 1 / 3 + 2 / 3) / 3),  # ε = (0, 1), (0, 1), (1, 0); π̄ = (2/3, 1/3)
         "adaptability.accuracy": pytest.approx(2 / 3),  # the global model says 0
@@ -59,7 +59,7 @@ def test_the_papers_aggregation_weighs_by_the_same_divergence(tmp_path):
     from fedbraid.analyses.recorded import Recorded
 
     run = Recorded(tmp_path, given)
-    (analysis,) = analyze(tmp_path, ["adaptability(tau=0.9)"], given=given)
+    (analysis,) = analyze(tmp_path, ["adaptability(tau=0.9)"], objects=given)
     v = 1 / (1 + np.exp(-1 / analysis.table["kl"].to_numpy()))
     mean = (v / v.sum()) @ run.next_round.models.numpy()
     np.testing.assert_allclose(run.next_round.after.w.numpy(), mean, rtol=1e-10, atol=1e-16)
@@ -112,4 +112,4 @@ def test_the_log_and_the_analysis_of_the_finished_run_agree(tmp_path):
 def test_a_regression_has_no_classes(tmp_path, name):
     given = record(tmp_path, targets([1.0], [2.0]), Point([0.0]))
     with pytest.raises(fb.UserError, match=f"{name} looks at classes, but targets is a regression"):
-        analyze(tmp_path, [name], given=given)
+        analyze(tmp_path, [name], objects=given)

@@ -45,7 +45,7 @@ def test_the_log_has_what_the_closed_form_says(tmp_path, kind):
 def test_a_recorded_run_that_did_not_watch_tells_of_the_round_that_would_come_next(tmp_path):
     given = record(tmp_path, targets(*A), Point(W0))
     w, _ = by_hand(W0)
-    assert headline(tmp_path, ["drift"], given=given) == pytest.approx(by_hand(w)[1], abs=1e-12)
+    assert headline(tmp_path, ["drift"], objects=given) == pytest.approx(by_hand(w)[1], abs=1e-12)
 
 
 def test_uploads_in_a_file_tell_the_same(tmp_path, monkeypatch):
