@@ -46,7 +46,7 @@ WARM_UP = 3
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     model: str
     shape: tuple[int, ...]
     clients: int
@@ -56,11 +56,11 @@ class Work:
 
 
 WORKS = {
-    "mlp": Work("mlp", (64,), 64, 60, {"hidden": [200]}, {"batch": 20, "epochs": 2}),
-    "wide": Work("mlp", (64,), 16, 60, {"hidden": [4000]}, {"batch": 20, "epochs": 1}),
-    "lenet": Work("lenet", (1, 28, 28), 16, 60, {}, {"batch": 20, "epochs": 1}),
+    "mlp": Workload("mlp", (64,), 64, 60, {"hidden": [200]}, {"batch": 20, "epochs": 2}),
+    "wide": Workload("mlp", (64,), 16, 60, {"hidden": [4000]}, {"batch": 20, "epochs": 1}),
+    "lenet": Workload("lenet", (1, 28, 28), 16, 60, {}, {"batch": 20, "epochs": 1}),
 }
-LITTLE = Work("mlp", (8,), 64, 4, {"hidden": [2000]}, {"batch": 4, "steps": 1})
+LITTLE = Workload("mlp", (8,), 64, 4, {"hidden": [2000]}, {"batch": 4, "steps": 1})
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Row:
     parameters: int
 
 
-def federation(work: Work, method: str, workers: int) -> Simulation:
+def federation(work: Workload, method: str, workers: int) -> Simulation:
     rng = np.random.default_rng(0)
     n = work.clients * work.samples
     x, y = rng.normal(size=(n, *work.shape)).astype(np.float32), rng.integers(0, 10, n)
@@ -152,7 +152,7 @@ def created_bytes() -> int:
 
 
 @contextmanager
-def side_by_side(work: Work, method: str, sizes: list[int]) -> Iterator[dict[int, Simulation]]:
+def side_by_side(work: Workload, method: str, sizes: list[int]) -> Iterator[dict[int, Simulation]]:
     made = {size: federation(work, method, size) for size in sizes}
     try:
         yield made
@@ -161,7 +161,7 @@ def side_by_side(work: Work, method: str, sizes: list[int]) -> Iterator[dict[int
             simulation.engine.close()
 
 
-def compare(name: str, work: Work, method: str, sizes: list[int], count: int) -> Iterator[Row]:
+def compare(name: str, work: Workload, method: str, sizes: list[int], count: int) -> Iterator[Row]:
     with side_by_side(work, method, sizes) as made:
         steps = {size: measured(simulation) for size, simulation in made.items()}
         noted = {size: Rounds([], [], [], []) for size in sizes}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedbraid import models
 from fedbraid.config.schema import from_dict
 from fedbraid.data.dataset import Dataset, Partition, Split
-from fedbraid.models.recurrence import Lstm
+from fedbraid.models.lstm import Lstm
 from fedbraid.training.run_spec import RunSpec
 from fedbraid.training.simulation import Simulation, build_simulation
 from fedbraid.training.user_objects import UserObjects

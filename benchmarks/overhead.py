@@ -136,7 +136,7 @@ def compiled(made: Simulation) -> Round:
     return Round(wall, alone, wall - alone, busy - alone_cpu)
 
 
-def measure(part: work.Work, given: argparse.Namespace) -> list[Round]:
+def measure(part: work.Workload, given: argparse.Namespace) -> list[Round]:
     """Rounds that nobody disturbed."""
     made = simulation(work.federation(part, 1), "cpu", "auto")
     one = {"loop": in_the_loop, "compiled": compiled}[made.engine.kind]

@@ -142,7 +142,7 @@ def main() -> int:
     return int(failed)
 
 
-def works(settings: Settings) -> list[work.Work]:
+def works(settings: Settings) -> list[work.Workload]:
     chosen = [one for one in work.WORKS if one.name in settings.only]
     return [one.small() for one in chosen] if settings.small else chosen
 
@@ -182,7 +182,7 @@ def written(federation: Federation) -> Iterator[tuple[Path, Path]]:
         yield folder / "federation.npz", folder
 
 
-def able(part: work.Work, ready: Sequence[Ready], left_out: list[LeftOut]) -> list[Ready]:
+def able(part: work.Workload, ready: Sequence[Ready], left_out: list[LeftOut]) -> list[Ready]:
     """Those who have a client for each of their processes in every round."""
     for one in ready:
         if one.contender.processes > part.cohort:
@@ -199,7 +199,7 @@ def start(one: Ready, file: Path, settings: Settings, *more: str) -> Running:
 
 
 def measure(
-    part: work.Work, ready: Sequence[Ready], settings: Settings, peak: float | None, left_out: list[LeftOut]
+    part: work.Workload, ready: Sequence[Ready], settings: Settings, peak: float | None, left_out: list[LeftOut]
 ) -> list[Row]:
     burst = BURST[settings.device]
     before = max(WARM_UP, burst)
@@ -325,7 +325,7 @@ def show(rows: Sequence[Row]) -> None:
 # --- the same model
 
 
-def check(part: work.Work, ready: Sequence[Ready], settings: Settings, left_out: list[LeftOut]) -> list[Compared]:
+def check(part: work.Workload, ready: Sequence[Ready], settings: Settings, left_out: list[LeftOut]) -> list[Compared]:
     """One round from the same start: FedBraid in the order it draws, the others in the order the samples lie."""
     made = work.federation(part, 1)
     print(f"\n{part.name}: one round beside the same in float64", flush=True)

@@ -16,7 +16,7 @@ from peers.networks import network
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """A federation to time. Random images, all clients alike, unless the data is SYNTHETIC."""
 
     name: str
@@ -29,7 +29,7 @@ class Work:
     shape: tuple[int, ...] = ()
     classes: int = 10  # SYNTHETIC has ten as well
 
-    def small(self) -> Work:
+    def small(self) -> Workload:
         """A few steps, to try things out."""
         return replace(
             self,
@@ -42,15 +42,15 @@ class Work:
 
 
 WORKS = (
-    Work("synthetic-logistic", "logistic", clients=200, cohort=10, each=1000, batch=64, epochs=10),
-    Work("lenet", "lenet", clients=10, cohort=10, each=600, batch=64, epochs=2, shape=(1, 28, 28)),
-    Work("cnn", "cnn", clients=10, cohort=10, each=500, batch=50, epochs=1, shape=(3, 32, 32), classes=100),
+    Workload("synthetic-logistic", "logistic", clients=200, cohort=10, each=1000, batch=64, epochs=10),
+    Workload("lenet", "lenet", clients=10, cohort=10, each=600, batch=64, epochs=2, shape=(1, 28, 28)),
+    Workload("cnn", "cnn", clients=10, cohort=10, each=500, batch=50, epochs=1, shape=(3, 32, 32), classes=100),
     # what pfl-research measures itself and others by: CIFAR-10's shapes, IID
-    Work("pfl-cifar", "two-convolutions", clients=1000, cohort=50, each=50, batch=10, epochs=1, shape=(3, 32, 32)),
+    Workload("pfl-cifar", "two-convolutions", clients=1000, cohort=50, each=50, batch=10, epochs=1, shape=(3, 32, 32)),
 )
 
 
-def federation(work: Work, rounds: int, lr: float = 0.01) -> Federation:
+def federation(work: Workload, rounds: int, lr: float = 0.01) -> Federation:
     x, y, ends = images(work) if work.shape else synthetic(work)
     cohorts = np.stack([fixed(work.clients, work.cohort, seed=0, round=number) for number in range(rounds)])
     with torch.random.fork_rng():
@@ -60,7 +60,7 @@ def federation(work: Work, rounds: int, lr: float = 0.01) -> Federation:
     return Federation(work.model, work.classes, work.batch, work.epochs, lr, x, y, ends, cohorts, start)
 
 
-def synthetic(work: Work) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def synthetic(work: Workload) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """SYNTHETIC, whose clients hold different amounts, one after the other."""
     dataset = data.load("synthetic", clients=work.clients, max_size=work.each)
     clients = data.make_partition(dataset, "natural", None, 0).clients
@@ -69,7 +69,7 @@ def synthetic(work: Work) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, dataset.train.y[order].astype(np.int64), np.cumsum([len(c) for c in clients])
 
 
-def images(work: Work) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def images(work: Workload) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Speed does not depend on what they show."""
     rng, count = stream(0, "benchmark images"), work.clients * work.each
     x = rng.standard_normal((count, *work.shape), dtype=np.float32)

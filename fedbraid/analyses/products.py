@@ -16,7 +16,7 @@ from fedbraid.core.model import Model
 from fedbraid.core.task import Task, task_loss
 from fedbraid.engines.memory import free_memory
 from fedbraid.engines.samples import Samples
-from fedbraid.models.recurrence import Lstm
+from fedbraid.models.lstm import Lstm
 
 SHARE = 0.4
 """How much of the free memory a batch's graph may take; its second derivative takes as much again."""

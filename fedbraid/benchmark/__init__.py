@@ -5,6 +5,6 @@ engines share one), and medians are compared.
 """
 
 from fedbraid.benchmark.measure import Row, measure
-from fedbraid.benchmark.work import Work, images, works
+from fedbraid.benchmark.work import Workload, images, works
 
-__all__ = ["Row", "Work", "images", "measure", "works"]
+__all__ = ["Row", "Workload", "images", "measure", "works"]

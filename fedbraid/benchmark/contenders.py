@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedbraid import models
-from fedbraid.benchmark.work import TESTED, Work
+from fedbraid.benchmark.work import TESTED, Workload
 from fedbraid.config.schema import Config
 from fedbraid.core.precision import Precision
 from fedbraid.core.sampling import fixed
@@ -28,7 +28,7 @@ Round = Callable[[int], int]
 
 
 def engine(
-    work: Work, device: str, kind: str, *, evaluated: bool = False, precision: Precision = "high"
+    work: Workload, device: str, kind: str, *, evaluated: bool = False, precision: Precision = "high"
 ) -> tuple[Round, str]:
     """FedBraid, and the kind of engine it is."""
     config = work.config(device, kind, evaluated=evaluated, precision=precision)
@@ -44,7 +44,7 @@ def engine(
     return one, simulation.engine.kind
 
 
-def usual_loop(work: Work, device: str) -> Round:
+def usual_loop(work: Workload, device: str) -> Round:
     """Federated averaging as it is usually written: a copy, a DataLoader and an optimiser for each client."""
     dataset = work.dataset()
     config = work.config(device, "loop")
@@ -80,7 +80,7 @@ def _train_a_copy(server: nn.Module, samples: TensorDataset, config: Config, dev
     return model
 
 
-def single_model(work: Work, device: str) -> Round:
+def single_model(work: Workload, device: str) -> Round:
     """The limit of a loop: one model, batches that lie ready on the device, memory that is kept; no federation."""
     if device == "cpu":
         keep_freed_memory()
@@ -105,7 +105,7 @@ def single_model(work: Work, device: str) -> Round:
     return one
 
 
-def flops_per_sample(work: Work) -> float:
+def flops_per_sample(work: Workload) -> float:
     """Multiplications and additions of a forward and a backward pass."""
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -22,7 +22,7 @@ from fedbraid.benchmark.contenders import (
     usual_loop,
     wait_for,
 )
-from fedbraid.benchmark.work import Work
+from fedbraid.benchmark.work import Workload
 from fedbraid.errors import UserError
 
 Who = Literal["usual loop", "single model", "fedbraid"]
@@ -54,7 +54,7 @@ class Row:
 
 
 def measure(
-    todo: Sequence[Work], *, device: str, repeats: int, note: Callable[[str], None], evaluated: bool = True
+    todo: Sequence[Workload], *, device: str, repeats: int, note: Callable[[str], None], evaluated: bool = True
 ) -> list[Row]:
     """Every workload, contenders in turn."""
     rows: list[Row] = []
@@ -80,7 +80,7 @@ Times = dict[str, list[float]]
 
 
 def _timed(
-    work: Work,
+    work: Workload,
     usual: Connection,
     limit: Connection,
     ours: Connection,
@@ -113,7 +113,7 @@ def _timed(
     return chosen, times
 
 
-def _rows(work: Work, timed: tuple[str, Times], rate: float) -> Iterator[Row]:
+def _rows(work: Workload, timed: tuple[str, Times], rate: float) -> Iterator[Row]:
     chosen, times = timed
     flops = flops_per_sample(work)
     usual, limit = median(times[USUAL]), median(times[LIMIT])
@@ -200,7 +200,7 @@ def _answer(question: str, details: list[Any], who: Who, device: str, rounds: di
     return None
 
 
-def _prepare(who: Who, device: str, rounds: dict[str, Round], work: Work, kind: str, more: dict[str, Any]) -> str:
+def _prepare(who: Who, device: str, rounds: dict[str, Round], work: Workload, kind: str, more: dict[str, Any]) -> str:
     """Makes a contender and returns its name; empty if an engine of this kind is not to be had here."""
     if who != "fedbraid":
         rounds[who] = (usual_loop if who == USUAL else single_model)(work, device)

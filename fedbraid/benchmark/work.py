@@ -18,7 +18,7 @@ TESTED = 10_000
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """A federation to time."""
 
     name: str
@@ -63,12 +63,12 @@ class Work:
         )
 
 
-LOGISTIC = Work("synthetic-logistic", "logistic", "synthetic", clients=200, sampled=10, epochs=10)
-LENET = Work("lenet", "lenet", "images", (1, 28, 28), each=600, epochs=2)
-CNN = Work("cnn", "cnn", "images", (3, 32, 32), classes=100, each=500, batch=50)
+LOGISTIC = Workload("synthetic-logistic", "logistic", "synthetic", clients=200, sampled=10, epochs=10)
+LENET = Workload("lenet", "lenet", "images", (1, 28, 28), each=600, epochs=2)
+CNN = Workload("cnn", "cnn", "images", (3, 32, 32), classes=100, each=500, batch=50)
 
 
-def works(device: str, *, quick: bool = False) -> tuple[Work, ...]:
+def works(device: str, *, quick: bool = False) -> tuple[Workload, ...]:
     """The workloads for a device. A GPU gets rounds as long as a study's, and larger cohorts and networks."""
     if device == "cpu":
         return (LOGISTIC, LENET) if quick else (LOGISTIC, LENET, CNN)
@@ -82,9 +82,9 @@ def works(device: str, *, quick: bool = False) -> tuple[Work, ...]:
         replace(LENET, name="lenet-short"),
         cnn,
         replace(cnn, name="cnn-50", clients=50, each=500),
-        Work("fedavg-cnn", "fedavg-cnn", "images", (3, 32, 32), clients=1000, each=50, sampled=50, batch=10),
-        Work("resnet18-gn", "resnet18", "images", (3, 32, 32), each=500, batch=50),
-        Work("textcnn", "textcnn", "texts", (128,), classes=4, each=2000),
+        Workload("fedavg-cnn", "fedavg-cnn", "images", (3, 32, 32), clients=1000, each=50, sampled=50, batch=10),
+        Workload("resnet18-gn", "resnet18", "images", (3, 32, 32), each=500, batch=50),
+        Workload("textcnn", "textcnn", "texts", (128,), classes=4, each=2000),
     )
 
 

@@ -24,14 +24,7 @@ from fedbraid.deploy.client_home import MessageRef
 from fedbraid.deploy.messages import ROOM, Message, MessageRefused, Shapes
 from fedbraid.deploy.secagg.aggregator import Aggregator
 from fedbraid.deploy.secagg.fixed_point import FixedPoint
-from fedbraid.deploy.secagg.protocol import (
-    ProtocolError,
-    Session,
-    Terms,
-    TooFewParticipants,
-    least_threshold,
-    majority,
-)
+from fedbraid.deploy.secagg.protocol import ProtocolError, Session, Terms, TooFewParticipants, least_threshold, majority
 from fedbraid.deploy.secure_policy import LEAST, MODEL, CohortShrunk, RoundNotCounted, SecurePolicy, new_number
 from fedbraid.errors import UserError
 

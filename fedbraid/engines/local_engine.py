@@ -32,7 +32,7 @@ from fedbraid.engines.stack import Received, Stack
 from fedbraid.engines.step_schedule import longest_first
 from fedbraid.engines.transfer import to_device
 from fedbraid.errors import UserError
-from fedbraid.models.recurrence import Lstm
+from fedbraid.models.lstm import Lstm
 
 log = logging.getLogger("fedbraid")
 

@@ -24,7 +24,7 @@ from fedbraid.core.torch_generator import forked_generator
 from fedbraid.errors import UserError, first_line
 from fedbraid.models.convolutional import CNN, FEDAVG_CNN, LENET, TINY_CNN, cnn, fedavg_cnn, lenet, tiny_cnn
 from fedbraid.models.dense import Perceptron, logistic, mlp
-from fedbraid.models.libraries import is_library, library_network
+from fedbraid.models.external import is_library, library_network
 from fedbraid.models.residual import resnet18, resnet20, resnet50
 from fedbraid.models.takes import Takes
 from fedbraid.models.text import FILTER_WIDTHS, lstm, textcnn

@@ -13,8 +13,8 @@ from fedbraid.config.registry import whole
 from fedbraid.core.outputs import Outputs
 from fedbraid.errors import UserError
 from fedbraid.models.dense import width
+from fedbraid.models.lstm import Lstm
 from fedbraid.models.projection import projection_head
-from fedbraid.models.recurrence import Lstm
 from fedbraid.models.takes import Shape
 from fedbraid.models.vectors import read_vectors
 

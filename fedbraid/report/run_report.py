@@ -21,7 +21,7 @@ from fedbraid.report.run_groups import RunRecord, by_label, common_metric, furth
 from fedbraid.report.run_settings import flattened, setting_rows, task_in_words
 from fedbraid.report.run_table import comparison
 from fedbraid.report.series import series
-from fedbraid.report.sweeps import sweep, sweeps
+from fedbraid.report.sweep_figures import sweep, sweeps
 from fedbraid.report.tables import to_json
 from fedbraid.report.words import listed, printable
 from fedbraid.storage.files import write_bytes

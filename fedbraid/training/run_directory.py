@@ -43,15 +43,7 @@ from fedbraid.storage.files import (
     write_text,
 )
 from fedbraid.storage.locks import lock_file
-from fedbraid.storage.manifest import (
-    MANIFEST,
-    check_file,
-    check_seal,
-    digest_of,
-    read_manifest,
-    seal,
-    write_manifest,
-)
+from fedbraid.storage.manifest import MANIFEST, check_file, check_seal, digest_of, read_manifest, seal, write_manifest
 from fedbraid.training import model_inputs as inputs
 from fedbraid.training.federation import Federation
 

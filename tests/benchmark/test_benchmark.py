@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from fedbraid.benchmark import Work, measure, works
+from fedbraid.benchmark import Workload, measure, works
 from fedbraid.benchmark.contenders import engine, flops_per_sample, matmul_rate, single_model, usual_loop
 from fedbraid.benchmark.work import CNN, LENET, LOGISTIC
 
 TINY = replace(LENET, each=20, batch=8, clients=3)
 RAGGED = replace(LOGISTIC, clients=12, sampled=3, epochs=1)
-WORDS = Work("words", "textcnn", "texts", (12,), classes=4, clients=3, each=10, batch=4)
+WORDS = Workload("words", "textcnn", "texts", (12,), classes=4, clients=3, each=10, batch=4)
 
 
 @pytest.mark.parametrize("work", [TINY, RAGGED, WORDS], ids=lambda work: work.name)
@@ -42,7 +42,7 @@ def test_rows_compare_with_the_usual_loop_and_the_limit():
 
 def test_flops_of_a_network_are_three_times_its_forward_products():
     """But for the first layer, whose inputs need no gradient."""
-    work = Work("mlp", "mlp", "images", (1, 28, 28), clients=1, each=4)
+    work = Workload("mlp", "mlp", "images", (1, 28, 28), clients=1, each=4)
     layers = [p for p in _parameters(work) if p.dim() == 2]
     first, rest = layers[0].numel(), sum(p.numel() for p in layers[1:])
     assert flops_per_sample(work) == 2 * (2 * first + 3 * rest)

@@ -14,7 +14,7 @@ from fedbraid.analyses import reporting
 from fedbraid.cli.user_input import several
 from fedbraid.config.schema import named
 from fedbraid.config.sweeps import variants
-from fedbraid.report.sweeps import sweeps
+from fedbraid.report.sweep_figures import sweeps
 from fedbraid.training.run_directory import RunDirectory
 from fedbraid.training.user_objects import UserObjects
 

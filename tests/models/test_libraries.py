@@ -13,7 +13,7 @@ from torch import nn
 from fedbraid import models
 from fedbraid.data.dataset import Dataset, Split
 from fedbraid.errors import UserError
-from fedbraid.models.libraries import Logits
+from fedbraid.models.external import Logits
 
 BERT = {
     "name": "transformers:bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from fedbraid.models.recurrence import Lstm, Recurrence
+from fedbraid.models.lstm import Lstm, Recurrence
 
 SIZES = st.tuples(*(st.integers(1, 5) for _ in range(4)), st.integers(1, 3))  # batch, time, inputs, hidden, layers
 

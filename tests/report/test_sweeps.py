@@ -7,7 +7,7 @@ import pytest
 from made_up_runs import run
 
 from fedbraid.report.run_report import pictures
-from fedbraid.report.sweeps import sweep, sweeps
+from fedbraid.report.sweep_figures import sweep, sweeps
 
 
 def tried(method, lr, accuracy, seed=0, **others):
