@@ -98,7 +98,7 @@ class ClientStore:
             self._rows[client] = grow(kept, lambda t, k=k: t[k].clone())
             self._changed.add(client)
         if self.on_disk and len(self._changed) > self._most:
-            # between checkpoints; what a crash leaves of it is a stray
+            # Between checkpoints: no checkpoint lists this file yet, so after a crash it is a stray and dropped.
             self._write(next(name for name in self._early if name not in self.segments), self._changed)
 
     # --- files
@@ -131,6 +131,8 @@ class ClientStore:
         ids = np.array(sorted(clients), dtype=np.int64)
         number = torch.zeros((), dtype=torch.int64)
         like = {IDS: number, CHECKS: number} | _flat(self.blank)
+        # `_blocks` reads old states of these clients, from memory or from the segments that this one replaces. So the
+        # index below changes only once the file is whole: an error while writing leaves the store as it was.
         save_rows(self._file(name), like, len(ids), self._blocks(ids))
         for row, client in enumerate(ids.tolist()):
             if client in self._place:
@@ -139,6 +141,7 @@ class ClientStore:
         self.segments[name] = Segment(ids)
         self._changed.difference_update(ids.tolist())
         if self.on_disk:
+            # what is in a file need not be in memory, too: this is what makes `on_disk` small
             self._rows = {client: self._rows[client] for client in self._changed}
 
     def _blocks(self, ids: NDArray[np.int64]) -> Iterator[Tree]:
@@ -153,6 +156,8 @@ class ClientStore:
 
     def save(self, name: str) -> list[str]:
         """Write what changed as segment `name`; returns the segments that a checkpoint must list, oldest first."""
+        # Segments that are folded stay on disk, and on the last checkpoint's list, until `commit`: a crash before that
+        # goes back to a checkpoint whose files are all there.
         folded = self._folded()
         moved = {c for s in folded for c in self.segments[s].clients.tolist() if self._place[c][0] == s}
         if moved or self._changed:
@@ -188,9 +193,11 @@ class ClientStore:
         self._changed.clear()
         self._place.clear()
         self.segments.clear()
+        # Oldest first: a later segment overrides the rows of an earlier one, which is how `_place` was built.
         for name in segments:
             with opened_tensors(self._file(name)) as file:
                 numbers = file.get_tensor(IDS)
+                # The client's number is in its checksum as well: rows that changed places would pass the other check.
                 if CHECKS in list(file.keys()) and not torch.equal(file.get_tensor(CHECKS) >> 32, numbers):
                     raise damaged(self._file(name), "the clients of its states are missing")
                 clients = numbers.tolist()

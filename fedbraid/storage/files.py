@@ -52,6 +52,9 @@ def replacing(path: Path) -> Iterator[Path]:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield beside
+        # The order is what makes it safe. The content reaches the disk before the name points to it, or a power cut
+        # could leave an empty file under the right name; the directory is flushed last, or the rename itself could be
+        # lost after the caller was told that the file is there.
         flush(beside)
         os.replace(beside, path)
         flush(path.parent)
@@ -78,7 +81,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], secret: bool = False
     """Tensors as safetensors, each with memory of its own (views and expanded tensors are copied)."""
     with replacing(path) as beside:
         beside.touch(0o600 if secret else 0o666)
-        mode = beside.stat().st_mode  # which safetensors would make its owner's alone
+        mode = beside.stat().st_mode  # safetensors writes another file of this name, which only its owner may read
         save_file({key: t.detach().cpu().clone().contiguous() for key, t in tensors.items()}, beside)
         beside.chmod(mode)
 

@@ -124,7 +124,8 @@ class RunDirectory:
 
     def reopen(self) -> None:
         """Remove the numbers and the checksums of a finished run that goes on."""
-        (self.path / MANIFEST).unlink(missing_ok=True)  # first: files may change once it is gone
+        # The manifest goes first. With it and without a summary, a crash here would leave a run that looks damaged.
+        (self.path / MANIFEST).unlink(missing_ok=True)
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def check_files(self, *names: str) -> None:
@@ -216,6 +217,8 @@ class RunDirectory:
         tensors |= {f"kept/{s}/{k}": t for s, tree in server.kept.items() for k, t in tree.items()}
         if simulation.config.evaluate.model == "cohort" and (mean := server.cohort_mean):
             tensors |= dict(zip(MEAN, mean, strict=True))
+        # Everything that the checkpoint will name is made durable first: the lines of the log, the clients' segment,
+        # the server's file. A crash in between leaves files that nothing names, and the run at the checkpoint before.
         _sync(self.log)
         clients = simulation.store.save(f"clients-{number}.safetensors")
         file = self.states / f"server-{number}.safetensors"
@@ -243,6 +246,7 @@ class RunDirectory:
         saved = self.read(simulation)
         if not saved["server"] and self.log.exists():
             log.warning("%s was stopped before its first checkpoint; it starts over", self.path)
+        # lines after the checkpoint are of rounds that will be trained again
         _cut(self.log, saved["log_bytes"])
         self._drop_strays(saved["server"], saved["segments"])
 
@@ -359,6 +363,7 @@ class RunDirectory:
         save_tensors(self.model, model.constants | model.layout.views(w) | model.buffers.views(buffers))
         write_json(self.path / inputs.FILE, simulation.inputs.to_json())
         write_json(self.path / "summary.json", _strict(summary))
+        # The manifest comes last: a run without it is not over, and `RunWriter.open` finishes it again.
         written = ("config.toml", self.log.name, "summary.json", self.model.name, inputs.FILE, self.initial.name)
         files = [name for name in written if (self.path / name).exists()]
         files += [f"{self.states.name}/{file.name}" for file in self.states.glob("*") if file.is_file()]

@@ -98,9 +98,10 @@ def train_rounds(
     yield from (index for index, writer in group.items() if writer.federation.finished)
     unread, stopping = list[Lines](), False
     while (going := stack.going) and not stopping:
-        unread.append(stack.launch())
+        unread.append(stack.launch())  # on a GPU this returns before the round is done
         stopping = should_stop()
         waits = stopping or not stack.runs_ahead or any(writers[k].is_due for k in going)
+        # One round stays unread, so that the GPU has work while its log is written; none if the run must wait here.
         while len(unread) > (not waits):
             for k, line in unread.pop(0)().items():
                 writers[k].note(line, on_round)
