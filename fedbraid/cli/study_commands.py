@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -123,7 +123,6 @@ def study_run(
     """Run what is not finished yet of a table or figure, and report it beside the paper's numbers."""
     from fedbraid.studies import study_plan
     from fedbraid.studies.report_folders import report_folders
-    from fedbraid.studies.tuning import choose, tuned
     from fedbraid.training.user_code import load_strands
 
     own = load_strands(strand)
@@ -139,19 +138,10 @@ def study_run(
         data_dir=data_dir,
         own=own,
     )
-    tables = {asked: tuned(made, place) for asked, made in asked_for.items()}
-    after = run_planned(tables, resume=resume)
-    choices = [choice for made in tables.values() for choice in choose(made, place)]
-    for choice in choices:
-        _say(err, f"tuned: {choice.words}")
-    if choices and not after.pending:
-        tables = {asked: tuned(made, place) for asked, made in asked_for.items()}
-        after = run_planned(tables, resume=True)
+    tables, after = _run_tuned(asked_for, place, run_planned, resume=resume)
     waiting = sum(bool(cell.waits_for) for made in tables.values() for cell in study_plan.selected(made, only or ()))
     if waiting and not after.pending:
-        _say(
-            err, f"{waiting} cells wait for candidates of tuning that are not finished, such as those of another shard"
-        )
+        _say(err, f"{waiting} cells wait for candidates of tuning that are not finished; another shard may have them")
     written = {}
     for asked, made in tables.items():
         if study_plan.selected(made, only or ()):
@@ -171,6 +161,27 @@ def study_run(
     _end(after)
     if waiting:
         raise typer.Exit(LEFT)
+
+
+def _run_tuned(
+    asked_for: Mapping[str, Table], place: Path, run_planned: Callable[..., State], *, resume: bool
+) -> tuple[dict[str, Table], State]:
+    """Run candidates of tuning beside all cells that need none, choose, and then run the cells that waited.
+
+    Returns:
+        The tables with every choice that was made laid over them, and the progress of their runs.
+    """
+    from fedbraid.studies.tuning import choose, tuned
+
+    tables = {asked: tuned(made, place) for asked, made in asked_for.items()}
+    after = run_planned(tables, resume=resume)
+    choices = dict.fromkeys(choice.words for made in tables.values() for choice in choose(made, place))
+    for words in choices:
+        _say(err, f"tuned: {words}")
+    if choices and not after.pending:
+        tables = {asked: tuned(made, place) for asked, made in asked_for.items()}
+        after = run_planned(tables, resume=True)
+    return tables, after
 
 
 def _run_planned(
