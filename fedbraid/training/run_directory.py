@@ -29,7 +29,7 @@ from torch import Tensor
 from fedbraid import data, models
 from fedbraid.config.registry import Entry
 from fedbraid.config.schema import Config, flat, from_dict, read_toml, to_dict, to_toml
-from fedbraid.core.chain import Chain
+from fedbraid.core.chain import Chain, hyper_parameters
 from fedbraid.core.round import Server
 from fedbraid.errors import UserError
 from fedbraid.storage.files import (
@@ -44,6 +44,7 @@ from fedbraid.storage.files import (
 )
 from fedbraid.storage.locks import lock_file
 from fedbraid.storage.manifest import MANIFEST, check_file, check_seal, digest_of, read_manifest, seal, write_manifest
+from fedbraid.strands import STRANDS
 from fedbraid.training import model_inputs as inputs
 from fedbraid.training.federation import Federation
 
@@ -154,6 +155,7 @@ class RunDirectory:
         since = _defaults("data", config.data.name, data.describe())
         since |= _defaults("partition", config.partition.name, data.PARTITIONS)
         since |= _defaults("model", config.model.name, models.describe())
+        since |= flat({"strands": {s.name: hyper_parameters(s) for s in STRANDS if s.name in config.strands}})
         mine = {key: since[key] for key in since.keys() & theirs.keys()} | mine  # options that are newer than the run
         if mine["engine.kind"] == "auto":  # as it was written before the engine was chosen by trials
             mine["engine.kind"] = theirs["engine.kind"]
