@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from fedbraid.core.chain import Chain
 from fedbraid.core.optimizer import Optimizer
 from fedbraid.core.outputs import Outputs
 from fedbraid.core.round import Job
-from fedbraid.core.strand import Client, Gradient, Strand
+from fedbraid.core.strand import Client, Cohort, Gradient, Strand
 from fedbraid.core.tree import Tree
 from fedbraid.engines.replies import Stacked
 
@@ -43,6 +44,16 @@ def answers(run: Recorded, models: Tensor, buffers: Tensor, question: Question) 
     asked = replace(job, kind="probe", model=models, buffers=buffers, sent={})
     replies = _replies(run, asked, Chain((ClientQuestion(question),)))
     return {key.removeprefix("ask."): replies.each(key) for key in (*replies.uploads, *replies.filed)}
+
+
+def sums_over_clients(run: Recorded, model: Tensor, buffers: Tensor, question: Question) -> Tree:
+    """Return the sum over all clients of the federation of what `question` gives on each, for one model [D]."""
+    e = run.simulation
+    everybody = Cohort(np.arange(len(e.sizes)), torch.as_tensor(e.sizes, dtype=model.dtype, device=model.device))
+    job = replace(run.next_round.job, kind="probe", cohort=everybody, model=model, buffers=buffers, sent={})
+    replies = _replies(run, job, Chain((Ask(question),)))
+    ones = torch.ones_like(everybody.sizes)
+    return {key.removeprefix("ask."): replies.sum(key, ones) for key in (*replies.uploads, *replies.filed)}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedbraid.analyses.adaptability import adaptability
 from fedbraid.analyses.analysis import Analysis
 from fedbraid.analyses.bound import bound
+from fedbraid.analyses.ccvr import ccvr
 from fedbraid.analyses.client_drift import drift
 from fedbraid.analyses.cost import cost
 from fedbraid.analyses.discrepancy import discrepancy
@@ -25,6 +26,7 @@ OF_ONE: tuple[Entry[Analysis], ...] = (
     Entry("fairness", "the accuracy on each client and each class", fairness),
     Entry("adaptability", "how well local models do on everybody's distribution", adaptability),
     Entry("personal", "what clients gain from a model of their own", personal),
+    Entry("ccvr", "what the last layer gains when it is refitted on features drawn from class statistics", ccvr),
     Entry("features", "where clients' features lie, and how far apart", features),
     Entry("hessian", "how flat the loss is around the model: eigenvalues, trace and spectral density", hessian),
     Entry("discrepancy", "local models' accuracy against data size and label discrepancy", discrepancy),
