@@ -51,7 +51,7 @@ def sums_over_clients(run: Recorded, model: Tensor, buffers: Tensor, question: Q
     e = run.simulation
     everybody = Cohort(np.arange(len(e.sizes)), torch.as_tensor(e.sizes, dtype=model.dtype, device=model.device))
     job = replace(run.next_round.job, kind="probe", cohort=everybody, model=model, buffers=buffers, sent={})
-    replies = _replies(run, job, Chain((Ask(question),)))
+    replies = _replies(run, job, Chain((ClientQuestion(question),)))
     ones = torch.ones_like(everybody.sizes)
     return {key.removeprefix("ask."): replies.sum(key, ones) for key in (*replies.uploads, *replies.filed)}
 
