@@ -268,6 +268,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply for a configuration; its tables are two levels deep") from None
 
 
 def to_toml(config: Config) -> str:

@@ -21,6 +21,10 @@ EARLIEST, LATEST = -300.0, 5.0
 """Seconds that a client's clock may be ahead of the server's, as Flower has it."""
 
 
+EXPIRED = {9: "is not valid yet", 10: "has expired"}
+"""OpenSSL's codes for certificates that are right but for their dates."""
+
+
 @dataclass(frozen=True)
 class Address:
     """HOST:PORT; an IPv6 address is in brackets."""
@@ -78,6 +82,11 @@ def check_server(address: Address, ca: Path | None, key: bytes = b"") -> bool:
     try:
         found = query_status(address, ca, key=key)
     except ssl.SSLCertVerificationError as error:
+        if error.verify_code in EXPIRED:
+            raise UserError(
+                f"the certificate of {address} {EXPIRED[error.verify_code]}; its operator makes another, or the clock "
+                "of this machine is wrong"
+            ) from None
         raise UserError(
             f"{address} is not the server of these keys, or not under this name: {error.verify_message}; "
             "do ca.pem and the address belong together?"

@@ -96,6 +96,11 @@ def _join(settings: NodeSettings, address: Address, keys: Path | None, children:
         ended = children[0].ended
         for line in node_log.lines():
             watched.hear(line)
+        if watched.gave_up and not ended:
+            # After one failed TLS handshake Flower's SuperNode stops trying, but its process stays: without a new one
+            # the client would wait for ever for a server that has long been well again.
+            children[0].end()
+            watched.gave_up, ended = False, True
         if children[1].ended:
             raise UserError(f"Flower's SuperExec ended; {children[1].log} ends with:\n{last_lines(children[1].log)}")
         if ended:
@@ -113,7 +118,7 @@ class Connection:
         self.address, self.name, self.say = address, name, say
         self.ca = keys / CA if keys else None
         self.key = public_of(keys / "node.key") if keys else b""
-        self.joined = self.here = self.refused = False
+        self.joined = self.here = self.refused = self.gave_up = False
         self.last = ""
 
     def look(self) -> None:
@@ -130,6 +135,8 @@ class Connection:
         if "SuperNode ID:" in line:
             self._tell(f"{self.name} has joined {self.address}" + (" again" if self.joined else ""))
             self.joined = self.here = True
+        elif "Giving up reconnection" in line:
+            self.gave_up = self.refused = True
         elif "Connection attempt failed" in line:
             self._away()
         elif "Failed to activate SuperNode" in line:

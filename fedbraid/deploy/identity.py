@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedbraid.deploy.keys import ROSTER, read_roster
+from fedbraid.deploy.keys import ROSTER, check_private, read_roster
 from fedbraid.errors import UserError
 
 HOW = ec.ECDSA(hashes.SHA384())
@@ -41,6 +41,8 @@ class Identity:
 
     @cached_property
     def _private(self) -> ec.EllipticCurvePrivateKey:
+        if self.key.exists():
+            check_private(self.key)
         try:
             key = serialization.load_ssh_private_key(self.key.read_bytes(), None)
         except (OSError, ValueError) as error:

@@ -209,8 +209,17 @@ def read_name(file: Path) -> str:
     return check_name(parts[2])
 
 
+def check_private(file: Path) -> None:
+    """Raise a `UserError` if others than its owner can read a file with a private key."""
+    mode = file.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise UserError(f"{file} can be read by others than its owner (mode {mode:o}); chmod 600 {file}")
+
+
 def public_of(file: Path) -> bytes:
-    """The public key that belongs to a client's private one, PEM."""
+    """Return the public key that belongs to a client's private one, PEM."""
+    if file.exists():
+        check_private(file)
     try:
         key = serialization.load_ssh_private_key(_text(file).encode(), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -211,6 +211,9 @@ class Node:
         settings, facts = hello.payload.get("settings"), hello.payload.get("facts")
         if not isinstance(settings, dict) or not isinstance(facts, dict):
             raise MessageRefused("it does not say what is to be done")
+        network = settings.get("model")
+        if isinstance(network, dict) and (files := models.FILES & network.keys()):
+            raise MessageRefused(f"model.{min(files)} names a file of this machine; a server may not have any opened")
         config = from_dict(settings)
         config = replace(config, engine=replace(config.engine, device=self.device))
         try:

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from fedbraid.deploy.address import Address, query_status
-from fedbraid.deploy.keys import CA, certified_hosts, read_roster
+from fedbraid.deploy.keys import CA, certified_hosts, check_private, read_roster
 from fedbraid.deploy.process_settings import GuardSettings, ServerSettings
 from fedbraid.deploy.processes import (
     Child,
@@ -32,6 +32,7 @@ from fedbraid.deploy.processes import (
     wait_for_port,
 )
 from fedbraid.errors import UserError
+from fedbraid.storage.private import private_folder
 
 STARTING = 60.0
 """Seconds the SuperLink has to answer for the first time."""
@@ -45,10 +46,12 @@ Say = Callable[[str], None]
 def run_server(settings: ServerSettings, address: Address, keys: Path | None, say: Say) -> None:
     """Serve until the run is finished. `keys` is the server's folder; None = no TLS, and names are believed."""
     if keys is not None:
+        check_private(keys / "server.key")
         check_certificate(keys, address)
         roster = read_roster(keys / "roster")
         names = {member.key.decode(): member.name for member in roster}
         settings = replace(settings, names=names, keys=str(keys))
+    private_folder(Path(settings.out))  # what is recorded of clients, models and scores by name, is its owner's alone
     with alone_in(settings.folder), ended_with_us() as children:
         if not wait_for_port(address.host, address.port, 10):
             raise UserError(f"{address} is in use or is no address of this machine; choose another --port or --host")

@@ -144,6 +144,12 @@ class Trained:
             logits = self.model(here.inputs(index))
             answers.append(logits.softmax(-1) if taken.task == "classification" else logits)
         scores: Array = torch.cat(answers).double().cpu().numpy()
+        if not np.isfinite(scores).all():
+            wrong = int((~np.isfinite(scores).all(1)).sum())
+            raise UserError(
+                f"the model's answers to {wrong:,} of {len(scores):,} samples are not finite; it has diverged, or "
+                "these samples are nothing like those that it was trained on"
+            )
         return scores
 
 

@@ -342,3 +342,10 @@ def test_options_that_toml_cannot_hold_are_a_sentence():
 
 def test_a_default_of_every_table_is_the_configurations_default():
     assert Config().evaluate == Evaluation()
+
+
+def test_a_file_that_is_nested_too_deeply_gives_a_sentence(tmp_path):
+    deep = tmp_path / "deep.toml"
+    deep.write_text("a = " + "[" * 20_000 + "]" * 20_000)
+    with pytest.raises(UserError, match=r"deep\.toml is nested too deeply for a configuration"):
+        read_toml(deep)

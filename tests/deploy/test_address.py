@@ -1,10 +1,12 @@
 """Whether a server is there, and the right one."""
 
+import ssl
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +96,16 @@ def test_clocks_may_differ_a_little(ahead):
 
 def test_nobody_there_is_no_mistake():
     assert not check_server(Address("127.0.0.1", free_port()), None)
+
+
+def test_an_expired_certificate_is_called_so(monkeypatch):
+    for code, words in ((10, "has expired"), (9, "is not valid yet")):
+        error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+        error.verify_code, error.verify_message = code, "x"
+
+        def asked(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr("fedbraid.deploy.address.query_status", asked)
+        with pytest.raises(UserError, match=f"the certificate of 127.0.0.1:1 {words}; its operator makes another"):
+            check_server(Address("127.0.0.1", 1), Path("ca.pem"))

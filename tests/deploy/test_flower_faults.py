@@ -3,6 +3,10 @@
 import json
 import os
 import signal
+import ssl
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 
@@ -167,3 +171,26 @@ def test_clients_run_no_code_that_comes_over_the_network(federation, tmp_path, m
     assert replies.read_text() == "2"
     assert not digest.exists()
     assert set(federation.talk.exchange(dict.fromkeys(NAMES, "hello"))) == set(NAMES)
+
+
+def test_clients_survive_a_foreign_certificate_on_the_port(federation, tmp_path):
+    """For a while somebody else's server answers on the address; then the right one is back."""
+    assert set(federation.talk.exchange(dict.fromkeys(NAMES, "before"))) == set(NAMES)
+    federation.server.signal(signal.SIGTERM)
+    federation.server.wait(30)
+    make_keys(tmp_path / "foreign", [], ["x"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(
+        tmp_path / "foreign" / "server" / "server.pem", tmp_path / "foreign" / "server" / "server.key"
+    )
+    foreign = HTTPServer((federation.address.host, federation.address.port), BaseHTTPRequestHandler)
+    foreign.socket = context.wrap_socket(foreign.socket, server_side=True)
+    thread = Thread(target=foreign.serve_forever)
+    thread.start()
+    time.sleep(15)
+    foreign.shutdown()
+    foreign.server_close()
+    thread.join()
+    federation.serve(resume=True)
+    federation.talk.wait_for(*NAMES, seconds=120)
+    assert set(federation.talk.exchange(dict.fromkeys(NAMES, "after"))) == set(NAMES)

@@ -102,6 +102,10 @@ def test_a_client_cannot_pass_for_the_server_or_fill_its_memory(federation):
     assert set(asked) == set(federation.talk.exchange(dict.fromkeys(NAMES, "after"))) == set(NAMES)
 
 
+def test_the_servers_folder_is_its_owners_alone(federation):
+    assert federation.talk.out.stat().st_mode & 0o777 == 0o700
+
+
 def test_who_has_not_signed_is_answered_before_the_body_is_read(federation):
     """The request says that it has 60 MB, and sends none."""
     assert fleet(federation, "push-object", size=60_000_000) == 401

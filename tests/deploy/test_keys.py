@@ -6,11 +6,13 @@ import subprocess
 
 import pytest
 
+from fedbraid.deploy.identity import Identity
+
 pytest.importorskip("cryptography", reason="keys need cryptography, which comes with flwr")
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from fedbraid.deploy.keys import certified_hosts, make_keys, read_name, read_roster
+from fedbraid.deploy.keys import certified_hosts, make_keys, public_of, read_name, read_roster
 from fedbraid.errors import UserError
 
 
@@ -151,3 +153,14 @@ def test_a_wrong_roster_is_refused_with_its_line(tmp_path, line, why):
         file.write(line.format(key=key) + "\n")
     with pytest.raises(UserError, match=why):
         read_roster(roster)
+
+
+def test_a_private_key_that_others_can_read_is_refused(tmp_path):
+    make_keys(tmp_path / "keys", [], ["a"])
+    key = tmp_path / "keys" / "a" / "node.key"
+    public_of(key)
+    key.chmod(0o640)
+    with pytest.raises(UserError, match=r"can be read by others than its owner \(mode 640\); chmod 600"):
+        public_of(key)
+    with pytest.raises(UserError, match="can be read by others"):
+        Identity.of(key.parent).sign(b"x")

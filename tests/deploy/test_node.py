@@ -471,3 +471,16 @@ def test_a_round_that_the_run_does_not_have_is_refused(round, file, tmp_path):
     asked = Message("train", federation.membership.run, round, payload, tensors).to_bytes()
     answer = read(nodes(config, tmp_path / "homes")[WHO]().answer(asked), 1 << 30)
     assert answer.kind == "refusal" and f"asks for round {round + 1} of a run of 12" in answer.payload["reason"]
+
+
+def test_no_file_is_opened_that_a_server_names(file, tmp_path):
+    config = configured("fedavg", file)
+    transport = InProcess(nodes(config, tmp_path / "homes"))
+    by_message(config, tmp_path, transport)
+    hello = next(m for name, m, _ in transport.sent if name == WHO)
+    settings = read(hello, 1 << 30).payload["settings"]
+    for option in ("vectors", "weights"):
+        changed = {"settings": settings | {"model": settings["model"] | {option: "/etc/passwd"}}}
+        asked = world.rewritten(hello, payload=dict(read(hello, 1 << 30).payload) | changed)
+        answer = read(transport.clients[WHO]().answer(asked), 1 << 30)
+        assert f"model.{option} names a file of this machine" in answer.payload["reason"]

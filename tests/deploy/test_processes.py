@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedbraid.deploy.address import Address
+from fedbraid.deploy.client_process import Connection
 from fedbraid.deploy.processes import Tail, alone_in, environment, free_port, last_lines, wait_for_port
 from fedbraid.errors import UserError
 
@@ -139,3 +141,11 @@ def test_a_port_in_use_is_waited_for_a_little():
         other.listen()
         assert not wait_for_port("127.0.0.1", port, 0.1)
     assert not wait_for_port("203.0.113.7", port, 0)  # no address of this machine
+
+
+def test_a_supernode_that_gives_up_is_to_be_started_again():
+    said = []
+    connection = Connection(Address("127.0.0.1", 1), None, "a", said.append)
+    connection.hear("WARNING : Giving up reconnection after 0.50 seconds and 2 tries.")
+    assert connection.gave_up
+    connection.ended(Path("supernode.log"))  # no error, though it never joined

@@ -225,3 +225,10 @@ def test_folders_of_images_and_tables_of_texts(tmp_path):
     fb.run("fedavg", data=texts, out=tmp_path / "words", **(SMALL | {"model": network}))
     (tmp_path / "new.csv").write_text("said\na good day\na bad night\n")
     assert fb.trained(tmp_path / "words").predict(tmp_path / "new.csv").labels == ["1", "0"]
+
+
+def test_a_model_that_is_not_finite_predicts_nothing(place):
+    model = fb.trained(place / "run")
+    next(model.model.parameters()).data[0, 0] = float("nan")
+    with pytest.raises(fb.UserError, match="the model's answers to 60 of 60 samples are not finite; it has diverged"):
+        model.predict(place / "test.csv")
