@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TypeVar
 
+from fedbraid.deploy.audit import record
 from fedbraid.deploy.membership import Membership
 from fedbraid.deploy.messages import (
     ROOM,
@@ -109,12 +110,14 @@ class Channel:
                 self.membership.note(name, samples)
                 self.ready[name] = tests
                 self.rejected.pop(name, None)
+                record("accepted", f"it has {samples:,} training samples", client=name)
             except MessageRefused as no:
                 refused[name] = str(no)
         for name, reason in refused.items():
             self.ready.pop(name, None)
             self.rejected[name] = reason, monotonic()
             log.warning("%s cannot take part: %s", name, reason)
+            record("refused", f"it cannot take part: {reason}", client=name)
 
 
 def _counts(answer: Message) -> tuple[int, dict[SamplePart, int]]:

@@ -21,6 +21,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
+from fedbraid.deploy.audit import FILE, record, recording
 from fedbraid.deploy.names import is_name
 from fedbraid.deploy.process_settings import NodeSettings, ServerSettings, named
 from fedbraid.deploy.processes import end_with_parent
@@ -68,6 +69,7 @@ class GridTransport:
         self._called: dict[int, str] = {}  # what nodes call themselves
         self._asked: dict[str, int] = {}  # the nodes that were asked for their names, by message
         self._sending = Semaphore(AT_ONCE)
+        self._here: set[str] = set()  # at the last look
 
     def present(self) -> list[str]:
         return sorted(self._nodes())
@@ -173,7 +175,20 @@ class GridTransport:
             called = {node.node_id: self._called.get(node.node_id) for node in online}
         else:
             called = {node.node_id: self.names.get(node.public_key) for node in online}
-        return {name: (node.node_id, node.last_activated_at) for node in online if (name := called[node.node_id])}
+        found = {name: (node.node_id, node.last_activated_at) for node in online if (name := called[node.node_id])}
+        self._note_changes(set(found))
+        return found
+
+    def _note_changes(self, here: set[str]) -> None:
+        """Log who has connected or left since the last look; without keys, whoever says that it is called so."""
+        unauthenticated = " (unauthenticated)" if self.names is None else ""
+        for name in sorted(here - self._here):
+            log.info("%s connected%s", name, unauthenticated)
+            record("connected", f"it is online{unauthenticated}", client=name, key=self._keys.get(name, b"").decode())
+        for name in sorted(self._here - here):
+            log.info("%s left: no more signs of life", name)
+            record("left", "no more signs of life", client=name, key=self._keys.get(name, b"").decode())
+        self._here = here
 
     def _learn_names(self, online: set[int]) -> None:
         """Ask the nodes that are new, and hear those that were asked before."""
@@ -187,7 +202,6 @@ class GridTransport:
             name = None if reply.has_error() else reply.content.config_records.get("node", ConfigRecord()).get("name")
             if isinstance(name, str) and is_name(name):
                 self._called[node] = name
-                log.info("%s connected (unauthenticated)", name)
 
 
 def packed(message: bytes) -> RecordDict:
@@ -221,7 +235,7 @@ def serve(grid: Grid, context: Context) -> None:
     end_with_parent()
     settings = ServerSettings.read(str(context.run_config["settings"]))
     error: str | None = "the server's process ended in the middle"
-    with _logging_to(settings.log):
+    with _logging_to(settings.log), recording(settings.folder / FILE):
         try:
             names = None if settings.names is None else {key.encode(): name for key, name in settings.names.items()}
             signer = ServerSigner(Path(settings.keys)) if settings.keys else None

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedbraid.deploy import flower
+from fedbraid.deploy.audit import FILE, recording
 from fedbraid.deploy.guard import Guard, loud_about_tls, once_a_minute
 from fedbraid.deploy.process_settings import GuardSettings
 from fedbraid.errors import UserError
@@ -135,7 +136,8 @@ def superlink(guard: Path, arguments: list[str]) -> None:
 
     _replace(uvicorn, run=run)
     _as("flower-superlink", arguments)
-    flower_superlink()
+    with recording(guard.with_name(FILE)):
+        flower_superlink()
 
 
 def supernode(arguments: list[str]) -> None:

@@ -21,6 +21,8 @@ from ipaddress import ip_address
 from time import monotonic
 from typing import Any, Protocol
 
+from fedbraid.deploy.audit import record
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -87,14 +89,14 @@ class Guard:
         elif (path.startswith(CONTROL) and ours) or (path.startswith(RUNTIME) and _from_here(scope)):
             await self.app(scope, receive, send)
         else:
-            self.say(f"refused: {_peer(scope)} asked for {_printable(path)}, which is for the server's own processes")
+            self._refuse(f"{_peer(scope)} asked for {_printable(path)}, which is for the server's own processes")
             await _reply(send, 403, "refused")
 
     async def _pulse(self, scope: Scope, send: Send, key: bytes) -> None:
         """That it answers shows that it is there; a client also learns whether its key is known."""
         unknown_run = bool(key and self.names and not self._name(key))
         if unknown_run:
-            self.say(f"refused: {_peer(scope)} came with a key that is not in the roster")
+            self._refuse(f"{_peer(scope)} came with a key that is not in the roster", key)
         await _reply(send, 401 if unknown_run else 200, "fedbraid")
 
     async def _fleet(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,10 +104,10 @@ class Guard:
         key = headers.get(KEY, b"")
         size = int(length) if (length := headers.get(b"content-length", b"")).isdigit() else -1
         if not 0 <= size <= (PIECE if path == "push-object" else SMALL):  # -1 = it does not say
-            self.say(f"refused: {_peer(scope)} sent a request of {size:,} bytes")
+            self._refuse(f"{_peer(scope)} sent a request of {size:,} bytes")
             await _reply(send, 413, "the request is too large")
         elif self.names and not self._name(key):
-            self.say(f"refused: {_peer(scope)} came with a key that is not in the roster")
+            self._refuse(f"{_peer(scope)} came with a key that is not in the roster", key)
             await _reply(send, 412 if path in ("activate-node", "register-node") else 401, "this key is not known")
         elif self.names and not self.rules.is_signed(headers):
             self._say_unsigned(scope, key)
@@ -120,7 +122,7 @@ class Guard:
     async def _piece(self, scope: Scope, receive: Receive, send: Send, key: bytes, size: int) -> None:
         """A piece of an answer. It counts before it is read, so that many at once are bounded as one after another."""
         if self.sent.get(key, 0) + size > self.most:
-            self.say(f"refused: {self._who(scope, key)} sent an answer of more than {self.most:,} bytes")
+            self._refuse(f"{self._who(scope, key)} sent an answer of more than {self.most:,} bytes", key)
             while (await receive()).get("more_body"):
                 pass  # whoever is cut off in the middle of a request tries again and again
             await _reply(send, 413, "the answer is too large")
@@ -136,7 +138,7 @@ class Guard:
         if body is None:
             await _reply(send, 413, "the request is too large")
         elif reason := self.rules.refusal(body):
-            self.say(f"refused: {self._who(scope, key)} {reason}")
+            self._refuse(f"{self._who(scope, key)} {reason}", key)
             await _reply(send, 403, "refused")
         else:
             self.sent[key] = 0  # a reply to a question; the rules bound how many there are
@@ -171,13 +173,19 @@ class Guard:
         elif status == 401:
             self._say_unsigned(scope, key, path)
         elif status >= 400 and path in ("activate-node", "register-node") and not self._name(key):
-            self.say(f"refused: {_peer(scope)} came with a key that is not in the roster")
+            self._refuse(f"{_peer(scope)} came with a key that is not in the roster", key)
 
     def _say_unsigned(self, scope: Scope, key: bytes, path: str = "activate-node") -> None:
         if key in self.active or path == "activate-node":  # else it was let in by a server before
-            self.say(
-                f"refused: a request of {self._who(scope, key)}: not signed with its key, or by a clock that is off"
+            self._refuse(
+                f"a request of {self._who(scope, key)}: not signed with its key, or by a clock that is off",
+                key,
             )
+
+    def _refuse(self, sentence: str, key: bytes = b"") -> None:
+        """Tell of a refusal: once a minute in the log, and each time in the audit log."""
+        self.say(f"refused: {sentence}")
+        record("refused", sentence, client=self._name(key) or "", key=_pem(key))
 
     def _who(self, scope: Scope, key: bytes) -> str:
         return f"{self._name(key)} at {_peer(scope)}" if self._name(key) else _peer(scope)
@@ -229,6 +237,14 @@ def explained(error: ssl.SSLError) -> str:
         "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept this server's certificate",
         "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not accept this server's certificate",
     }.get(reason, reason.lower().replace("_", " "))
+
+
+def _pem(key: bytes) -> str:
+    """The key in a header, or nothing."""
+    try:
+        return b64decode(key, validate=True).decode()
+    except ValueError:
+        return ""
 
 
 async def _whole(receive: Receive, most: int) -> bytes | None:

@@ -20,6 +20,7 @@ from fedbraid.core.client_step import Work
 from fedbraid.core.round import Job, nothing
 from fedbraid.core.tree import PerClient, Tree, stack
 from fedbraid.core.update_checks import Ranges
+from fedbraid.deploy.audit import record
 from fedbraid.deploy.channel import NO_ROUND, Channel
 from fedbraid.deploy.client_home import MessageRef
 from fedbraid.deploy.masked_replies import MaskedReplies
@@ -191,6 +192,7 @@ class RemoteEngine:
     def _lose(self, job: Job, lost: Mapping[str, str]) -> None:
         for name, reason in lost.items():
             self.lost[name] = reason
+            record("lost", f"round {job.round + 1}: {reason}", client=name)
             log.warning("round %d goes on without %s: %s", job.round + 1, name, reason)
 
     def prepare(self, seed: int, round: int, ids: Sequence[int]) -> None:

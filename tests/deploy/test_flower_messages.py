@@ -102,6 +102,17 @@ def test_a_client_cannot_pass_for_the_server_or_fill_its_memory(federation):
     assert set(asked) == set(federation.talk.exchange(dict.fromkeys(NAMES, "after"))) == set(NAMES)
 
 
+def test_every_decision_is_in_the_audit_log(federation):
+    """The same refusal three times is one line of the log and three of the audit log."""
+    for _ in range(3):
+        assert fleet(federation, "push-messages", size=60_000_000, by="hospital-b") == 413
+    lines = [json.loads(line) for line in (federation.talk.out / "flower" / "audit.jsonl").read_text().splitlines()]
+    seen = [(line["client"], line["decision"]) for line in lines]
+    assert {("hospital-a", "connected"), ("hospital-b", "connected")} <= set(seen)
+    assert sum("60,000,000 bytes" in line["reason"] for line in lines if line["decision"] == "refused") >= 3
+    federation.server.wait_for("hospital-a connected", 5)
+
+
 def test_the_servers_folder_is_its_owners_alone(federation):
     assert federation.talk.out.stat().st_mode & 0o777 == 0o700
 

@@ -127,7 +127,7 @@ def test_what_is_no_letter_is_refused_with_a_line_and_the_rest_go_on(answer, why
     transport = GridTransport(FakeGrid(lambda node, m: answer if node == 1 else echo(node, m)), KEYS, 100)
     with caplog.at_level(logging.INFO, "fedbraid"):
         assert transport.exchange(MESSAGE_TYPE, 5) == {"b": b"2: for b"}
-    assert [record.getMessage() for record in caplog.records] == [why]
+    assert [line for line in caplog.messages if not line.endswith("connected")] == [why]
 
 
 def test_a_grid_that_fails_for_one_client_does_not_fail_for_all(caplog):
@@ -138,7 +138,7 @@ def test_a_grid_that_fails_for_one_client_does_not_fail_for_all(caplog):
 
     with caplog.at_level(logging.INFO, "fedbraid"):
         assert GridTransport(FakeGrid(broken), KEYS, 100).exchange(MESSAGE_TYPE, 5) == {"b": b"2: for b"}
-    assert [record.getMessage() for record in caplog.records] == ["a: no answer: broken pipe"]
+    assert [line for line in caplog.messages if not line.endswith("connected")] == ["a: no answer: broken pipe"]
 
 
 def test_a_letter_that_flower_does_not_take_is_told_of(caplog):
