@@ -33,6 +33,10 @@ from fedbraid.errors import UserError
 NAMES = "hospital-a", "hospital-b"
 MOST = 3_000_000
 
+pytestmark = pytest.mark.slow
+"""Starting Flower takes longer than all tests here. By default `test_flower_parity.py` starts it, once, for everything
+from end to end; `test_guard.py` and `test_grid.py` have the door and the ways of messages in this process."""
+
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):

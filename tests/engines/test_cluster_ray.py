@@ -256,6 +256,7 @@ def chaos(nodes, make, method, seed, kinds, between, rounds, **settings):
     return done
 
 
+@pytest.mark.slow
 def test_killed_workers_and_nodes_change_nothing(nodes, spread_out, monkeypatch):
     monkeypatch.setattr(crew_module, "GRACE", 2.0)
     done = chaos(nodes, spread_out, STATES, 1, ["worker", "node"], (0.1, 1.0), rounds=12)
