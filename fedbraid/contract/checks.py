@@ -136,6 +136,7 @@ def resumed_is_uninterrupted(chain: Chain) -> None:
     whole = trained(chain, "stack", rounds=4)
     with tempfile.TemporaryDirectory() as place:
         run = RunDirectory(Path(place))
+        run.begin(Config())  # a checkpoint is sealed with the configuration beside it
         half = federation(chain, "stack", rounds=4, directory=run)
         for _ in range(2):
             half.advance()
