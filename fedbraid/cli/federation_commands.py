@@ -180,7 +180,8 @@ def serve(
         summary = json.loads((where / "summary.json").read_text(encoding="utf-8"))
         print_json({"directory": str(where), "summary": summary})
     else:
-        run_views.summary(out, load(where), where)
+        finished = load(where, model=network, own=own, data_dir=data_dir)
+        run_views.summary(out, finished, where)
 
 
 def join(

@@ -1,4 +1,4 @@
-"""Where a server is, and whether it is there."""
+"""Addresses of servers, and the check that the right one answers there."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def query_status(address: Address, ca: Path | None, *, token: str = "", key: byt
 
 
 def check_server(address: Address, ca: Path | None, key: bytes = b"") -> bool:
-    """Whether the server answers. One that cannot be the right one is refused with a sentence."""
+    """Return whether the server answers; raise a `UserError` if it cannot be the right one."""
     try:
         found = query_status(address, ca, key=key)
     except ssl.SSLCertVerificationError as error:

@@ -77,7 +77,7 @@ def assemble(
     validate_fit(accuracy_or_loss, chain, like, population)
     if not begun:  # what was recorded with a strand that has no effect goes on
         validate_effect(chain, like)
-    _check_rounds(config, waiting, population)
+    _check_rounds(config, waiting, population, "fixed cohort" in chain.needs)
     model = network_of(config, chain, like, objects.model, holds_frozen=False)
     model = model if initial_weights is None else model.beginning_with(initial_weights)
     stand_in = Clients.of(like, Partition((np.arange(2),)), dtype, device)
@@ -126,7 +126,7 @@ def _loaded(config: Config, objects: UserObjects) -> Dataset:
 
 
 def expected_uploads(job: LocalJob, setup: Setup, stand_in: Clients) -> tuple[dict[str, Tree], bool]:
-    """What a client uploads, in a probe and after training, and whether the server sums models twice.
+    """Return the uploads of a probe and of training, and whether the server sums models twice.
 
     It is found out on one that is made up.
     """
@@ -169,7 +169,7 @@ class _Watched:
 def _hello_payload(
     config: Config, facts: Facts, setup: Setup, code: Mapping[str, str], *, secure: bool
 ) -> dict[str, Any]:
-    """What every client is told first; nothing of it names a file of the server's."""
+    """Return the settings that every client receives; none of them names a file of the server."""
     settings = {key: value for key, value in to_dict(config).items() if key in TOLD}
     settings["model"] = {key: value for key, value in settings["model"].items() if key not in models.FILES}
     if config.evaluate.validation:
@@ -185,7 +185,7 @@ def _hello_payload(
 
 
 def _hello(membership: Membership, greeting: dict[str, Any], setup: Setup, number: int) -> Message:
-    """What the client of this number is told first."""
+    """Return the hello message to the client of this number."""
     model = {"model": setup.w, "buffers": setup.buffers}
     return Message("hello", membership.run, NO_ROUND, greeting | {"client": number}, model)
 
@@ -208,7 +208,7 @@ def resolved(federation: RemoteFederation, objects: UserObjects) -> Config:
     )
 
 
-def _check_rounds(config: Config, waiting: WaitPolicy, population: int) -> None:
+def _check_rounds(config: Config, waiting: WaitPolicy, population: int, fixed_cohort: bool) -> None:
     """That the server is asked for nothing that only somebody who holds all data can do."""
     simulated = {"sampling.dropout": config.sampling.dropout, "sampling.late": config.sampling.late}
     for key, value in simulated.items():
@@ -236,5 +236,10 @@ def _check_rounds(config: Config, waiting: WaitPolicy, population: int) -> None:
         if watch.scored:
             raise UserError(f"the analysis {watch.name} needs clients' labels, which stay with them; leave it out")
     most = config.sampling.clients or population
+    if fixed_cohort and waiting.min_clients not in (0, most):
+        raise UserError(
+            f"{config.method} needs all {most} clients of a round, and min_clients is {waiting.min_clients}; "
+            "leave it out"
+        )
     if waiting.min_clients > most:
         raise UserError(f"min_clients is {waiting.min_clients}, but a round has {most} clients; set at most {most}")

@@ -65,7 +65,7 @@ class Channel:
     def ask(
         self, messages: Mapping[str, bytes], round: int, due: Shapes, take: Callable[[Message], T], room: int = ROOM
     ) -> tuple[dict[str, T], dict[str, str]]:
-        """What is taken from the answers, and why the others are not. Who has forgotten the run is asked once more."""
+        """Send messages; return what `take` makes of the answers, and why others are refused."""
         taken, refused, unknown = self._asked(messages, round, due, take, room)
         if not unknown:
             return taken, refused
@@ -121,5 +121,5 @@ class Channel:
 
 
 def _counts(answer: Message) -> tuple[int, dict[SamplePart, int]]:
-    """How many samples a client has to train on, and to test on."""
+    """Read a client's numbers of training and test samples."""
     return answer.count("samples", 1), counts_of(answer)

@@ -1,4 +1,4 @@
-"""What a client holds: samples of its own, or its part of a data set that is split over an simulation's clients."""
+"""A client's data: samples of its own, or its part of a data set that is partitioned among clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ClientData:
 
 
 class ClientDataSource(Protocol):
-    """Where a client's samples come from."""
+    """A source of a client's samples."""
 
     def load(self) -> ClientData: ...
 

@@ -24,7 +24,7 @@ Scores = Mapping[str, Mapping[SamplePart, Score]]
 def request_scores(
     channel: Channel, w: Tensor, buffers: Tensor, round: int, parts: Sequence[SamplePart], task: Task
 ) -> Scores:
-    """What the clients that are there say of the model on these parts of their samples, where they have any."""
+    """Ask the connected clients for the model's scores on these parts of their samples."""
     here, model = channel.here(), {"model": w, "buffers": buffers}
     due = {name: [part for part in parts if has[part]] for name, has in channel.ready.items() if name in here}
     written = {

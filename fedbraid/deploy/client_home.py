@@ -1,4 +1,4 @@
-"""What a client keeps on its disk of one run, so that any process can answer the next message.
+"""Files that a client keeps of one run, so that any process can answer the next message.
 
     hello.letter                    what the server said first
     probe-ROUND-MARK.letter         the probe before training, whose tensors the training message need not repeat

@@ -112,7 +112,7 @@ def _join(settings: NodeSettings, address: Address, keys: Path | None, children:
 
 
 class Connection:
-    """What is known of the server, from its own answer and from what the SuperNode says."""
+    """State of the connection to the server, from its own answer and the SuperNode's log."""
 
     def __init__(self, address: Address, keys: Path | None, name: str, say: Say) -> None:
         self.address, self.name, self.say = address, name, say
@@ -122,7 +122,7 @@ class Connection:
         self.last = ""
 
     def look(self) -> None:
-        """Whether the server is there, and the right one. One that was the right one before may be so again."""
+        """Check the server. One that was right before may be so again, so only the first error is raised."""
         try:
             if not check_server(self.address, self.ca, self.key):
                 self._away()

@@ -1,4 +1,4 @@
-"""Who says how good a federation's model is: the server on its test set, or the clients on samples of their own."""
+"""Evaluation of a federation's model: by the server on its test set, or by the clients on their samples."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def _log_round(record: dict[str, Any], config: Config) -> None:
 
 
 def _verifier(names: Mapping[bytes, str] | None) -> Callable[[str, bytes, bytes], bool] | None:
-    """Who signs its keys of secure sums, where clients have keys to sign with."""
+    """Return the check of clients' signatures under secure sums; None without keys."""
     if names is None:
         return None
     from fedbraid.deploy.identity import PublicKeys
@@ -363,7 +363,7 @@ def _exchange_line(question: bytes, reply: bytes, seconds: float) -> str:
 
 
 def tell_name(message: Message, context: Context) -> Message:
-    """What the node calls itself, for a federation without keys."""
+    """Answer with the client's name, for a federation without keys."""
     settings = NodeSettings.read(str(context.node_config["fedbraid"]))
     return Message(RecordDict({"node": ConfigRecord({"name": settings.name})}), reply_to=message)
 

@@ -41,7 +41,7 @@ QUIET = 60.0
 
 
 class Rules(Protocol):
-    """What the guard has to know of Flower's messages (`flower_fleet.FleetRules`)."""
+    """Reading of Flower's messages for the guard (`flower_fleet.FleetRules`)."""
 
     def is_signed(self, headers: Mapping[bytes, bytes]) -> bool: ...
 
@@ -191,7 +191,7 @@ class Guard:
         return f"{self._name(key)} at {_peer(scope)}" if self._name(key) else _peer(scope)
 
     def _name(self, key: bytes) -> str | None:
-        """Whose key a header has, which is not to say that it was sent by them."""
+        """Return the client whose key a header names; anyone can write a header."""
         try:
             return self.names.get(b64decode(key, validate=True).decode())
         except ValueError:
@@ -271,7 +271,7 @@ def _peer(scope: Scope) -> str:
 
 
 def _from_here(scope: Scope) -> bool:
-    """Whether a connection comes from this machine: over the loopback, or from the address it was made to."""
+    """Return whether a connection comes from this machine: from the loopback, or its own address."""
     peer = _peer(scope)
     try:
         address = ip_address(peer)

@@ -63,7 +63,7 @@ class PublicKeys:
     keys: Mapping[str, bytes]
 
     def verify(self, name: str, message: bytes, signature: bytes) -> bool:
-        """Whether the signature of the message is by that client's key."""
+        """Return whether the signature of the message is by that client's key."""
         if name not in self.keys:
             return False
         public = serialization.load_pem_public_key(self.keys[name])

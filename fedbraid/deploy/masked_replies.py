@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class MaskedReplies:
-    """What everybody sent in the clear, and the rest behind a session."""
+    """Replies of which some are uploads in the clear, and the others sums of a secure session."""
 
     seen: Stacked
     session: MaskedSession
@@ -36,7 +36,7 @@ class MaskedReplies:
 
     @property
     def bytes_up(self) -> int:
-        """What has crossed so far: masked numbers have 8 bytes each, and keys and shares count too."""
+        """Bytes received so far: 8 for each masked number, and those of keys and shares."""
         return self.seen.bytes_up + self.session.bytes_up
 
     def each(self, key: str) -> Tensor:

@@ -48,7 +48,7 @@ class SumPart:
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """What those who are left have masked."""
+    """The masked numbers of the clients that are left."""
 
     survivors: bytes
     parts: list[SumPart]
@@ -76,7 +76,7 @@ class MaskedSession:
 
     @property
     def known(self) -> bool:
-        """Whether anything was learned."""
+        """Return whether a sum was revealed."""
         return bool(self._known)
 
     def begin(self, number: int, adverts: Mapping[str, str]) -> None:
@@ -155,7 +155,7 @@ class MaskedSession:
 
     @property
     def _clients(self) -> int:
-        """How many may have masked."""
+        """The number of clients that may have masked."""
         return len(self._delivery)
 
     def _mask(self, wanted: list[SumPart]) -> Masked:

@@ -32,7 +32,7 @@ MOST_SHARE = 0.95
 
 @dataclass(frozen=True)
 class LocalIdentity:
-    """Who answers: a client's name and, if it has one, its long-term key with those of the others."""
+    """The client's name and, if it has one, its long-term key with those of the others."""
 
     name: str
     identity: Identity | None = None

@@ -1,4 +1,4 @@
-"""Who takes part in a federation, and what the server remembers of them: `federation.json` in the run's directory."""
+"""The clients of a federation and what the server records of them: `federation.json` in the run's directory."""
 
 from __future__ import annotations
 

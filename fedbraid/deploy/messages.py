@@ -38,7 +38,7 @@ class UnknownRun(MessageRefused):
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What one side tells the other."""
+    """A message from one side to the other."""
 
     kind: str  # hello, probe, train or evaluate; advert, share, mask or reveal; answer or refusal
     run: str  # the run's digest
@@ -54,7 +54,7 @@ class Message:
 
     @property
     def question(self) -> Message:
-        """What is asked, whatever the number of the secure sum in which its answer is to take part."""
+        """The message without the number of the secure sum in which its answer takes part."""
         return replace(self, payload={key: value for key, value in self.payload.items() if key != "sum"})
 
     def require(self, kind: str, run: str, round: int) -> None:
@@ -115,7 +115,7 @@ def kind_and_round(content: bytes) -> tuple[str, int]:
 
 
 def digest(content: bytes) -> str:
-    """What tells a message from every other one."""
+    """Return the digest by which a message is identified."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""What clients may be called: words that are safe as folders and in a line of a log."""
+"""Names of clients: words that are safe as folders and in a line of a log."""
 
 from __future__ import annotations
 

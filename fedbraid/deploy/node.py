@@ -173,7 +173,7 @@ class Node:
         return replace(answer, payload={**answer.payload, "to": digest(content)}).to_bytes()
 
     def _evaluate(self, home: ClientHome, content: bytes, message: Message) -> bytes:
-        """How a model does on samples of the client's own that it does not train on."""
+        """Test a model on samples of the client's own that it does not train on."""
         context = self._context(self._hello_payload(home))
         check_tensors(message.tensors, context.model_like)
         here = {key: value.to(context.setup.w.device) for key, value in message.tensors.items()}
@@ -200,7 +200,7 @@ class Node:
     }
 
     def _hello_payload(self, home: ClientHome) -> Message:
-        """What the server said when it said hello."""
+        """Return the server's hello message, which is on disk."""
         content = home.hello()
         if content is None:
             raise UnknownRun("it does not know this run")
@@ -261,7 +261,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class ClientContext:
-    """What a client works with."""
+    """Everything that a client trains and tests with."""
 
     config: Config
     held: ClientData
@@ -295,7 +295,7 @@ class ClientContext:
 
     @property
     def blank(self) -> dict[str, Tree]:
-        """What strands keep on a client that has not taken part yet."""
+        """Return the client state of the strands before the first round."""
         each = {s.name: s.init_client(self.setup) for s in self.job.chain}
         return {strand: tree for strand, tree in each.items() if tree}
 
@@ -341,7 +341,7 @@ def _context(config: Config, facts: Facts, hello: Message, held: ClientData, obj
 
 
 def _before(home: ClientHome, counted: MessageRef | None, context: ClientContext) -> dict[str, Tree]:
-    """What strands keep on the client: as of the message whose answer counted last."""
+    """Return the client state of the strands after the message whose answer counted last."""
     blank = context.blank
     if counted is None or not blank:
         return blank

@@ -1,4 +1,4 @@
-"""What `fedbraid serve` and `fedbraid join` tell the processes that Flower starts for them: a file each.
+"""Settings of the processes that Flower starts for `fedbraid serve` and `fedbraid join`: a file each.
 
 Flower starts the server's and the clients' work as processes of their own, which are given no more than a path.
 """
@@ -31,7 +31,7 @@ class ProcessSettings:
 
 @dataclass(frozen=True)
 class ServerSettings(ProcessSettings):
-    """What the server's run needs to know."""
+    """Settings of the process that conducts the run."""
 
     config: dict[str, Any]
     roster: list[str]
@@ -51,7 +51,7 @@ class ServerSettings(ProcessSettings):
 
     @property
     def folder(self) -> Path:
-        """Where Flower's processes and ours leave what they have to say."""
+        """The folder of logs and settings of Flower's processes and ours."""
         return Path(self.out) / "flower"
 
     @property
@@ -60,13 +60,13 @@ class ServerSettings(ProcessSettings):
 
     @property
     def done(self) -> Path:
-        """How it ended: {"error": null}, or a sentence instead of null."""
+        """The file that says how the run ended: {"error": null}, or a sentence instead of null."""
         return self.folder / "done.json"
 
 
 @dataclass(frozen=True)
 class NodeSettings(ProcessSettings):
-    """What a client's machine needs to know to answer a message."""
+    """Settings of the processes that answer messages on a client's machine."""
 
     home: str
     name: str
@@ -91,7 +91,7 @@ class NodeSettings(ProcessSettings):
 
 @dataclass(frozen=True)
 class GuardSettings(ProcessSettings):
-    """What stands before the SuperLink needs to know."""
+    """Settings of the guard before the SuperLink."""
 
     token: str  # without which nobody starts runs or registers keys
     most: int  # bytes of an answer
@@ -99,6 +99,6 @@ class GuardSettings(ProcessSettings):
 
 
 def named(reference: str) -> Any:
-    """What `module:name` stands for."""
+    """Import the object that `module:name` names."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)

@@ -29,7 +29,7 @@ PATIENCE = 5.0
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Where Flower's processes find us and their own programs; they tell nobody about themselves."""
+    """Return the environment of Flower's processes: paths, no telemetry, no look for updates."""
     scripts = {str(Path(sys.executable).parent), sysconfig.get_path("scripts")}
     package = str(Path(__file__).resolve().parents[2])
     here = "127.0.0.1,localhost,::1"
@@ -202,7 +202,7 @@ def free_port() -> int:
 
 
 def wait_for_port(host: str, port: int, seconds: float) -> bool:
-    """Whether a server could listen there; what ended just now may hold it for a moment."""
+    """Wait until a server could listen there; a process that ended just now may hold the port."""
     until = monotonic() + seconds
     while True:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

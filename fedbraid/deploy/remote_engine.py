@@ -223,7 +223,7 @@ class RemoteEngine:
         return {name: content for name, (content, _) in mine.items()}, {name: at for name, (_, at) in mine.items()}
 
     def _question(self, job: Job, position: int, counted: MessageRef | None, probed: MessageRef | None) -> Message:
-        """What one client of the cohort is asked, without what it has from the probe."""
+        """Return the message to one client of the cohort, without what it has from the probe."""
         own_model, tensors = job.model.dim() == 2, dict[str, Tensor]()
         if "model" not in job.already:
             tensors["model"] = job.model[position] if own_model else job.model
@@ -256,7 +256,7 @@ class RemoteEngine:
 
 
 def nothing_counted() -> dict[str, Tree]:
-    """What the server keeps on a client whose answers never counted."""
+    """Return what the server records of a client whose answers never counted."""
     return {COUNTED: {"round": torch.tensor(NO_ROUND), "mark": torch.tensor(0)}}
 
 

@@ -35,7 +35,7 @@ Evaluator = Callable[[Tensor, Tensor, int], Line]
 
 @dataclass(frozen=True)
 class WaitPolicy:
-    """What a server waits for, and for how long."""
+    """Numbers of clients that a server waits for, and for how long."""
 
     min_clients: int = 0  # in a round, and at the beginning; 0 = everybody
     seconds: float = 600.0  # for an answer
@@ -76,7 +76,7 @@ class RemoteFederation(Federation):
 
     @property
     def inputs(self) -> Inputs:
-        """What the server knows of it. In which units clients gave the targets of a regression, it was not told."""
+        """The model's inputs as far as the server knows them; not the units of a regression's targets."""
         facts = self.facts
         known = Inputs.of(facts.made_up())
         return replace(known, numbers=facts.numbers, mean=facts.mean, std=facts.std, target=())

@@ -1,4 +1,4 @@
-"""How a model does on samples that a client keeps to itself: what it tells of them, and how that is written."""
+"""Scores of a model on a client's own samples, and their form in messages."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ class Score:
 
 
 def _before(part: SamplePart) -> str:
-    """What test scores have before their names, who were there first, is nothing."""
+    """Return the prefix of a part's keys; test scores, which came first, have none."""
     return "" if part == "test" else f"{part}_"
 
 
 def fits(score: Score, task: Task) -> bool:
-    """Whether it says how many were right where that can be said, and nowhere else."""
+    """Return whether a score counts right answers exactly where the task is classification."""
     return (score.hits is not None) == (task == "classification")
 
 
 def counts_of(answer: Message) -> dict[SamplePart, int]:
-    """How many samples of each part a client has; it speaks of validation where some are held out for it."""
+    """Read how many samples of each part a client has; of validation only if some are held out."""
     return {
         part: answer.count(word) if word in answer.payload or part == "test" else 0 for part, word in COUNTED.items()
     }
 
 
 def asking(parts: Sequence[SamplePart]) -> dict[str, Any]:
-    """What a message says that asks for these parts; of test samples alone nothing."""
+    """Return the payload of a request for these parts; empty for test samples alone."""
     return {} if list(parts) == ["test"] else {"parts": list(parts)}
 
 

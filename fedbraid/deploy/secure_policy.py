@@ -1,4 +1,4 @@
-"""What of a federation's uploads the server learns only as sums, where its sums are secure."""
+"""The uploads that a server learns only as sums, and the conditions under which it can."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CohortShrunk(Exception):
 
 @dataclass(frozen=True)
 class SecurePolicy:
-    """How sums are secured."""
+    """Parameters of secure sums."""
 
     bound: float = BOUND  # of clients' numbers, times their weights
     threshold: int = 0  # clients that can unmask a sum; 0 = the smallest majority of those in it
@@ -71,7 +71,7 @@ def check_secure_policy(
 
 
 def describe_policy(chain: Chain, due: Mapping[str, Mapping[str, Tensor]], clients_test: bool = False) -> str:
-    """What the server sees, in a sentence."""
+    """Describe what the server sees, in a sentence."""
     uploads = dict.fromkeys(key for tree in due.values() for key in tree)
     keys = hidden(chain)
     sums, single = [k for k in uploads if k in keys], [k for k in uploads if k not in keys]

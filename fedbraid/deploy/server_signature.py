@@ -91,5 +91,5 @@ def _day(certificate: x509.Certificate) -> str:
 
 
 def _signed_bytes(content: bytes, client: bytes) -> bytes:
-    """What is signed; each part has a fixed length, so that no two messages give the same bytes."""
+    """Return the bytes that are signed; all parts have fixed lengths, so no two messages give the same."""
     return b"fedbraid server message" + hashlib.sha256(client).digest() + hashlib.sha256(content).digest()

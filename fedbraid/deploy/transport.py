@@ -1,4 +1,4 @@
-"""How messages travel. Here only between objects of one process, for trials; `flower` sends them over a network."""
+"""Transport of messages: here between objects of one process, for tests; `flower` sends them over a network."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ OnOutlier = Literal["warn", "clip", "drop"]
 
 @dataclass(frozen=True)
 class UpdateLimits:
-    """What a server takes from a client.
+    """Limits on a client's update and on what it says of itself.
 
     Args:
         max_samples: samples to train on, and to test on, that a client can have.

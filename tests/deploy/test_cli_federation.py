@@ -43,7 +43,7 @@ def begun(monkeypatch):
     monkeypatch.setattr(
         client_process, "run_node", lambda settings, address, keys, say: calls.append((settings, address, keys))
     )
-    monkeypatch.setattr("fedbraid.load", lambda where: where)
+    monkeypatch.setattr("fedbraid.load", lambda where, **_: where)
     monkeypatch.setattr(run_views, "summary", lambda console, run, where: console.print(f"the summary of {run.name}"))
     return calls
 

@@ -35,7 +35,7 @@ class FixedPoint:
 
     @property
     def error(self) -> float:
-        """How far the sum of everybody's numbers can be off: half a step each, at most clients² · bound / 2^ROOM.
+        """Largest error of the sum: half a step for each client, at most clients² · bound / 2^ROOM.
 
         Multiples of 1 / scale are exact, whole numbers among them while clients · bound ≤ 2^ROOM. As a float64 the
         sum itself has 53 bits.
@@ -51,5 +51,5 @@ class FixedPoint:
         return np.rint(weighted * self.scale).astype(np.int64).view(np.uint64)
 
     def decode(self, total: Numbers) -> NDArray[np.float64]:
-        """What the clients' encoded numbers sum to."""
+        """Return the sum as real numbers."""
         return total.view(np.int64) / self.scale

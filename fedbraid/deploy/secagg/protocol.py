@@ -1,4 +1,4 @@
-"""What one secure sum is called, who takes part in it, and its messages: JSON, checked when it is read."""
+"""Sessions of secure sums, their rosters and terms, and their messages: JSON, checked when it is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST = 3
 
 
 class ProtocolError(UserError):
-    """What a client or the server will not do or take, with the reason."""
+    """A refusal of a client or the server, with the reason."""
 
 
 class TooFewParticipants(UserError):
@@ -39,7 +39,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Advert:
-    """What a client tells everybody of itself."""
+    """A client's public keys and commitment, for all others."""
 
     pairs: bytes  # the public key that its pair masks come from
     seals: bytes  # the public key by which shares are sealed for it
@@ -47,7 +47,7 @@ class Advert:
     signature: bytes  # by its long-term key, or empty
 
     def signed(self, session: Session, name: str) -> bytes:
-        """What the signature is of."""
+        """Return the bytes that are signed."""
         return framed("advert", json.dumps(asdict(session)), name, self.pairs, self.seals, self.promise)
 
     def to_dict(self) -> dict[str, str]:
@@ -62,7 +62,7 @@ class Advert:
 
 @dataclass(frozen=True)
 class KeyRoster:
-    """Who takes part, in an order that is the same for all, and how many can unmask the sum."""
+    """The clients of a sum, in an order that is the same for all, and how many can unmask it."""
 
     threshold: int
     adverts: Mapping[str, Advert]
@@ -130,7 +130,7 @@ def least_threshold(clients: int) -> int:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is summed, and how: the same for all clients that mask.
+    """The uploads that are summed and their weights: the same for all clients that mask.
 
     A digest of it goes into the seeds of pair masks. If a server tells clients different terms, their masks do not
     cancel, and it learns noise.
@@ -189,7 +189,7 @@ def write(kind: str, session: Session, **content: Any) -> bytes:
 
 
 def read(kind: str, session: Session, message: bytes) -> dict[str, Any]:
-    """What a message of this kind and session says; its fields are the reader's to check."""
+    """Parse a message of this kind and session; its fields are the caller's to check."""
     try:
         content = _table(json.loads(message))
     except (ValueError, RecursionError):
