@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from torch import Tensor
 
-from fedbraid.core.constraints import TASK_LOSS, WEIGHTS, check_constraints
+from fedbraid.core.constraints import AS_TRAINED, TASK_LOSS, WEIGHTS, check_constraints
 from fedbraid.core.options import check_ranges
 from fedbraid.core.strand import HOOKS, Setup, Strand, View
 from fedbraid.core.tree import Tree
@@ -77,6 +77,11 @@ class Chain:
         """The strand whose `loss` replaces the task loss, if there is one."""
         return next((s for s in self.strands if TASK_LOSS in s.constraints.claims), None)
 
+    @cached_property
+    def needing_as_trained(self) -> tuple[str, ...]:
+        """The strands that need the uploaded model to be the trained one, by name."""
+        return tuple(s.name for s in self.strands if AS_TRAINED in s.constraints.needs)
+
     @property
     def sets_weights(self) -> Strand | None:
         """The strand that sets the aggregation weights, if there is one."""
@@ -92,6 +97,7 @@ class Chain:
         object.__setattr__(chain, "strands", strands)
         using = {hook: tuple(by_name[s.name] for s in mine) for hook, mine in self._using.items()}
         chain.__dict__["_using"] = using
+        chain.__dict__["needing_as_trained"] = self.needing_as_trained
         chain.__dict__["task_loss"] = by_name[self.task_loss.name] if self.task_loss else None
         return chain
 

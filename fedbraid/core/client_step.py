@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedbraid.core.batch import Batch
 from fedbraid.core.chain import Chain
-from fedbraid.core.constraints import AS_TRAINED
 from fedbraid.core.dropout import DRAW
 from fedbraid.core.gradient import Objective
 from fedbraid.core.model import Model
@@ -208,7 +207,7 @@ class LocalJob:
                         f"{replaced} and {s.name} both replace the model that is uploaded; keep one of them"
                     )
                 uploads["model"], replaced = mine.pop("model"), s.name
-                needing = [other.name for other in self.chain if AS_TRAINED in other.constraints.needs]
+                needing = self.chain.needing_as_trained
                 if needing:
                     raise UserError(
                         f"{s.name} and {needing[0]} do not go together: {s.name} replaces the model that is uploaded, "
