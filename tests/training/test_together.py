@@ -190,18 +190,10 @@ def test_servers_that_do_different_things(methods):
 def test_every_hook_is_the_servers_or_the_clients():
     """What a strand does at clients is seen in what a client is given, or in the network that it trains."""
     at_server = {
-        "among",
-        "unheard",
-        "under",
         "personalise",
         "init_server",
-        "releases",
-        "concludes",
         "send",
-        "asks",
-        "probed",
         "weigh",
-        "reweigh",
         "rescale",
         "absorb",
         "update",
