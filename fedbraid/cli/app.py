@@ -79,7 +79,14 @@ def options(version: Version = False) -> None:
     """Options without a command."""
 
 
-ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; everything has a default.")]
+ConfigFile = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[METHOD|CONFIG]", help="A method such as fedprox+disco, or a TOML file.", show_default="fedavg"
+    ),
+]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of training; as --set rounds=N.")]
+Seed = Annotated[int | None, typer.Option(help="The seed of all that is drawn; as --set seed=N.")]
 Engine = Annotated[str | None, typer.Option(help="auto, stack, loop, compiled or ray.", show_default="auto")]
 Address = Annotated[
     str | None, typer.Option(help="Of a Ray cluster, or auto.", show_default="a Ray of its own on this machine")
@@ -98,6 +105,8 @@ OnDivergence = Annotated[
 def run(
     config: ConfigFile = None,
     method: Method = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
     settings: Settings = None,
     place: Out = None,
     resume: Resume = False,
@@ -114,17 +123,20 @@ def run(
     """Train one federation. A bare `fedbraid run` trains FedAvg on handwritten digits of ten skewed clients."""
     from fedbraid import api
     from fedbraid.cli import run_views as cli_show
-    from fedbraid.cli.user_input import resolved
+    from fedbraid.cli.user_input import method_or_file, resolved
     from fedbraid.training.user_code import load_network, load_strands
 
     refuse_to_guess(place, resume)
     network = load_network(model)
     objects: dict[str, Any] = {} if network is None else {"model": network}
-    base = begun(place, resume, config)
+    file, method = method_or_file(config, method)
+    base = begun(place, resume, file)
     chosen = resolved(
-        config,
+        file,
         settings,
         method=method,
+        rounds=rounds,
+        seed=seed,
         engine=engine,
         device=device,
         address=address,
@@ -176,6 +188,7 @@ def compare(
     separate: Annotated[
         bool, typer.Option("--separate", help="One run after the other, where several could share a stack.")
     ] = False,
+    rounds: Rounds = None,
     settings: Settings = None,
     vary: Vary = None,
     place: Out = None,
@@ -213,6 +226,7 @@ def compare(
         address=address,
         gpus_per_worker=gpus_per_worker,
         target=target,
+        rounds=rounds,
         model=network,
         base=Config(rounds=RunDirectory(held.parent).config().rounds) if held else None,  # longer only if asked for
     )
@@ -228,8 +242,8 @@ def compare(
         **objects,
     )
     asked = [spec for _, spec in specs]
-    rounds = sum(r.config.rounds for r in asked if r.directory and r.directory.reached < r.config.rounds)
-    with interruptible(where), cli_show.progress(err, rounds) as on_round:
+    to_run = sum(r.config.rounds for r in asked if r.directory and r.directory.reached < r.config.rounds)
+    with interruptible(where), cli_show.progress(err, to_run) as on_round:
         done = api.compared(specs, out=where, resume=resume, on_round=on_round, together=not separate)
     if as_json:
         print_json({"directory": str(where), **cli_show.comparison_in_json(done)})

@@ -19,6 +19,7 @@ def resolved(
     settings: Sequence[str] | None,
     *,
     method: str | None = None,
+    rounds: int | None = None,
     engine: str | None = None,
     device: str | None = None,
     address: str | None = None,
@@ -41,6 +42,7 @@ def resolved(
     values = merged(values, settings or ())
     named = {
         "method": method,
+        "rounds": rounds,
         "engine.kind": engine,
         "engine.device": device,
         "engine.address": address,
@@ -67,6 +69,17 @@ def _with_files(values: dict[str, Any]) -> dict[str, Any]:
     if not Path(name).exists():
         raise UserError(f"there is no file {name}")
     return values | {"data": {**values["data"], "name": kind, "path": name}}
+
+
+def method_or_file(word: str | None, method: str | None) -> tuple[Path | None, str | None]:
+    """Tell a TOML file from a method where a command takes either; return the file and the method."""
+    if word is None:
+        return None, method
+    if word.endswith(".toml") or Path(word).is_file():
+        return Path(word), method
+    if method is not None:
+        raise UserError(f"there is no file {word}, and the method is given twice: {word} and --method {method}")
+    return None, word
 
 
 def several(texts: Sequence[str] | None) -> dict[str, list[Any]]:

@@ -26,6 +26,28 @@ WORDS: dict[Any, str] = {
     tuple[int, ...]: "a list of whole numbers such as [50, 75]",
     tuple[float, ...]: "a list of numbers such as [0.5, 0.5]",
 }
+ELSEWHERE = {
+    "lr": "optimizer.lr",
+    "learning_rate": "optimizer.lr",
+    "momentum": "optimizer.momentum",
+    "weight_decay": "optimizer.weight_decay",
+    "epochs": "local.epochs",
+    "local_epochs": "local.epochs",
+    "batch": "local.batch",
+    "batch_size": "local.batch",
+    "steps": "local.steps",
+    "alpha": "partition.beta",
+    "beta": "partition.beta",
+    "clients": "partition.clients",
+    "num_clients": "partition.clients",
+    "fraction": "sampling.rate",
+    "num_rounds": "rounds",
+    "dataset": "data.name",
+    "device": "engine.device",
+    "target": "evaluate.target",
+}
+"""Settings that are often looked for without their table, or by another library's name."""
+
 NOT_SET = {"options", "varied"}
 """Fields of the configuration that are no settings: what a table has beside its own, and what a comparison varies."""
 
@@ -163,7 +185,10 @@ def _sentence(error: BaseException, path: str = "") -> str:
     if isinstance(error, cattrs.ForbiddenExtraKeysError):
         owner = error.cl
         key = sorted(error.extra_fields)[0]
-        return str(unknown("setting", path + key, [path + f.name for f in fields(owner) if f.name not in NOT_SET]))
+        known = [path + f.name for f in fields(owner) if f.name not in NOT_SET]
+        if not path and key in ELSEWHERE:
+            return f"no setting is called {key!r}; did you mean {ELSEWHERE[key]!r}?"
+        return str(unknown("setting", path + key, known))
     if isinstance(error, cattrs.BaseValidationError):
         first = error.exceptions[0]
         note = next((n for n in getattr(first, "__notes__", []) if hasattr(n, "name")), None)

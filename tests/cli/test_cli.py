@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from covering import rest_slow
 
+import fedbraid as fb
 from fedbraid import data
 from fedbraid import models as known_models
 from fedbraid.cli import listings
@@ -388,3 +389,30 @@ def test_a_run_that_diverges_fails_unless_told_otherwise(fedbraid):
     code, said, _ = fedbraid(*words)
     assert code == 1 and "diverged" in said
     assert fedbraid(*words, "--on-divergence", "continue")[0] == 0
+
+
+def test_a_method_rounds_and_a_seed_are_words_of_run(fedbraid):
+    code, _, err = fedbraid("run", "fedprox(mu=0.5)", "--rounds", "2", "--seed", "7", "--out", "here", "--json")
+    assert code == 0, err
+    written = fb.load("here").config
+    assert (written.method, written.rounds, written.seed) == ("fedprox(mu=0.5)", 2, 7)
+    code, _, err = fedbraid("run", "fedprox", "--method", "fedavg")
+    assert code == 2 and "the method is given twice" in err
+    code, _, err = fedbraid("run", "nothing.toml")
+    assert code == 2 and "there is no file nothing.toml" in err
+    assert len(fb.load("here").rounds) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "meant"),
+    [
+        ("lr=0.1", "optimizer.lr"),
+        ("batch_size=8", "local.batch"),
+        ("alpha=0.1", "partition.beta"),
+        ("optimizer.learning_rate=1", "lr"),
+        ("data.name=Digits", "'digits'"),
+    ],
+)
+def test_words_of_other_libraries_get_a_hint(fedbraid, setting, meant):
+    code, _, err = fedbraid("run", *SMALL, "--set", setting)
+    assert code == 2 and f"did you mean {meant}" in err.replace(f"'{meant}'", meant), err
