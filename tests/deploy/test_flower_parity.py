@@ -123,7 +123,8 @@ def test_every_method(joined, method, tmp_path):
 # --- secure sums, among clients that insist on them
 
 
-SECURE = SETTINGS | {"sampling": {"clients": 0}}
+SECURE = SETTINGS | {"sampling": {"clients": 0}, "local": SETTINGS.get("local", {}) | {"batch": 0}}
+"""Full batches: where nothing is drawn, clients with draws of their own train as a simulation does."""
 
 
 @pytest.fixture
@@ -141,7 +142,9 @@ def insisting(tmp_path):
 @pytest.mark.parametrize("method", ["scaffold", "disco(target=cohort)", "prox+dp(noise=0.0, clip=0.3)"])
 def test_secure_sums_whoever_is_killed(insisting, method, kills, tmp_path):
     """Clients come back with what they had on disk, and no round counts without them."""
-    server = insisting.serve(method, tmp_path / "run", "--secure", "--set", "sampling.clients=0")
+    server = insisting.serve(
+        method, tmp_path / "run", "--secure", "--set", "sampling.clients=0", "--set", "local.batch=0"
+    )
     server.wait_for("secure sums: the server learns", 60)
     chance = random.Random(method)
     for _ in range(kills):
