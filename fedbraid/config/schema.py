@@ -13,6 +13,7 @@ import tomli_w
 
 from fedbraid.core.augment import Augment
 from fedbraid.core.metrics import METRICS
+from fedbraid.core.notebook import facts_table, short_repr
 from fedbraid.core.number_checks import LARGEST, SMALLEST
 from fedbraid.core.optimizer import OPTIMIZERS, Optimizer
 from fedbraid.core.options import check_ranges, default
@@ -206,6 +207,19 @@ class Config:
         """The run's label in tables and pictures."""
         values = flat(to_dict(self)) if self.varied else {}
         return named(self.method, {key: values[key] for key in self.varied if key in values})
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from the defaults, by dotted key."""
+        defaults = flat(to_dict(Config()))
+        return {key: value for key, value in flat(to_dict(self)).items() if (key, value) not in defaults.items()}
+
+    def __repr__(self) -> str:
+        # Different configurations have different representations, since only defaults are left out.
+        return short_repr("Config", **self.changed)
+
+    def _repr_html_(self) -> str:
+        return facts_table("Configuration: settings that differ from the defaults", self.changed)
 
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)

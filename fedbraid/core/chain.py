@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 from torch import Tensor
 
 from fedbraid.core.constraints import AS_TRAINED, TASK_LOSS, WEIGHTS, check_constraints
+from fedbraid.core.notebook import facts_table, short_repr
 from fedbraid.core.options import check_ranges
 from fedbraid.core.strand import HOOKS, Setup, Strand, View
 from fedbraid.core.tree import Tree
@@ -139,6 +140,13 @@ class Chain:
 
     def __str__(self) -> str:
         return "+".join(map(written, self.strands)) or "fedavg"
+
+    def __repr__(self) -> str:
+        return short_repr("Chain", str(self))
+
+    def _repr_html_(self) -> str:
+        facts = {written(s): next(iter((s.__doc__ or "").strip().splitlines()), "") for s in self.strands}
+        return facts_table(f"{self}, clients averaged {self.averaging}", facts)
 
 
 def own_model(chain: Chain, w: Tensor, buffers: Tensor, kept: Mapping[str, Tree], setup: Setup) -> View:

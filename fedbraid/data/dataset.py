@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbraid.config.registry import whole
+from fedbraid.core.notebook import facts_table, short_repr, some
 from fedbraid.core.task import Task
 from fedbraid.errors import UserError
 
@@ -62,6 +63,25 @@ class Dataset:
         """The shape of one sample."""
         return tuple(self.train.x.shape[1:])
 
+    def __repr__(self) -> str:
+        facts: dict[str, Any] = {"train": len(self.train), "test": len(self.test), "shape": self.shape}
+        return short_repr("Dataset", self.name, **facts, **self._targets)
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, Any] = {
+            "training samples": f"{len(self.train):,}",
+            "test samples": f"{len(self.test):,}",
+            "shape of a sample": self.shape,
+            "type": self.train.x.dtype,
+            **self._targets,
+        }
+        named = {"class names": some(list(self.labels)), "features": some(list(self.features)), "source": self.source}
+        return facts_table(f"Dataset {self.name}", facts | {key: text for key, text in named.items() if text})
+
+    @property
+    def _targets(self) -> dict[str, Any]:
+        return {"classes": self.classes} if self.task == "classification" else {"task": self.task}
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -80,6 +100,20 @@ class Partition:
     @property
     def sizes(self) -> NDArray[np.int64]:
         return np.array([len(c) for c in self.clients], dtype=np.int64)
+
+    def __repr__(self) -> str:
+        return short_repr("Partition", **self._facts)
+
+    def _repr_html_(self) -> str:
+        return facts_table("Partition", self._facts)
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        sizes = self.sizes
+        facts: dict[str, Any] = {"clients": len(self), "samples": int(sizes.sum())}
+        if len(self):
+            facts |= {"smallest": int(sizes.min()), "largest": int(sizes.max())}
+        return {**self.recipe, **facts}
 
     def label_counts(self, labels: Array, classes: int) -> NDArray[np.int64]:
         """[clients, classes]: how many samples of each class each client holds."""
