@@ -21,6 +21,7 @@ BRAIDS = (
     "relaxed(b=0.3)+lesam(rho=0.3)+cm(alpha=0.3)+etf+rs+exp",
     "acg+smoo(rho=0.3)+babu+prox(mu=0.2)",
     "ditto+apfl+pfedme+parts(own=body)",
+    "normclip(bound=0.1)+prox(mu=0.2)",
 )
 """Every strand of FedBraid, as few chains as its refusals allow. `test_composition.py` says that none is missing."""
 OWN_BRAIDS = (

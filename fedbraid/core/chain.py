@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from torch import Tensor
 
-from fedbraid.core.constraints import AS_TRAINED, TASK_LOSS, WEIGHTS, check_constraints
+from fedbraid.core.constraints import AS_TRAINED, MEAN, TASK_LOSS, WEIGHTS, check_constraints
 from fedbraid.core.notebook import facts_table, short_repr
 from fedbraid.core.options import check_ranges
 from fedbraid.core.strand import HOOKS, Setup, Strand, View
@@ -54,7 +54,8 @@ class Chain:
         for strand in self.strands:
             check_constraints(type(strand).__name__, strand.constraints, HOOKS)
             weighs = (WEIGHTS,) if strand in self.using("weigh") and not _transforms_shares(strand) else ()
-            for claim in (*weighs, *strand.constraints.claims):
+            replaces = (MEAN,) if overrides(strand, "aggregate") else ()
+            for claim in (*weighs, *replaces, *strand.constraints.claims):
                 if claim in claimed:
                     raise UserError(f"{claimed[claim]} and {strand.name} both {claim}; keep one of them")
                 claimed[claim] = strand.name
@@ -87,6 +88,11 @@ class Chain:
     def sets_weights(self) -> Strand | None:
         """The strand that sets the aggregation weights, if there is one."""
         return next((s for s in self.using("weigh") if not _transforms_shares(s)), None)
+
+    @property
+    def aggregator(self) -> Strand | None:
+        """The strand that replaces the mean of the updates, if there is one."""
+        return next(iter(self.using("aggregate")), None)
 
     def of_numbers(self, strands: tuple[Strand, ...]) -> Chain:
         """The same chain with other strands in its place that differ in numbers only, and are not checked again.

@@ -35,6 +35,10 @@ WEIGHTS = "set the aggregation weights"
 """The claim of a strand that overrides `weigh`, unless it is `last_in` that hook."""
 
 
+MEAN = "replace the mean of the updates"
+"""The claim of a strand that overrides `aggregate`."""
+
+
 def _never(rounds: int) -> bool:
     return False
 

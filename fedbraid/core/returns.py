@@ -118,6 +118,12 @@ def _step_and_tree(value: Any, given: tuple[Any, ...]) -> bool:
     return (value[0] is None or _like_first(value[0], given)) and _is_tree(value[1])
 
 
+def _aggregate_and_tree(value: Any, given: tuple[Any, ...]) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    return _tensor(value[0], given) and (not given or value[0].shape == given[0].shape[1:]) and _is_tree(value[1])
+
+
 def _two_trees(value: Any, given: tuple[Any, ...]) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(map(_is_tree, value))
 
@@ -150,6 +156,10 @@ DUE: dict[str, Due] = {
     "end": Due("(uploads, kept), two dicts of tensors: what to upload and what to keep", _two_trees),
     "weigh": Due("a tensor shaped as the shares it is given", _like_first),
     "rescale": Due("a tensor shaped as the weights it is given, or [clients, parameters]", _weights),
+    "aggregate": Due(
+        "(aggregate, kept): a vector shaped as one row of the updates, and a dict with the state to keep",
+        _aggregate_and_tree,
+    ),
     "absorb": Due(f"{TREE}: the state to keep", _tree),
     "update": Due(
         "(delta, kept): the step, shaped as delta, or None, and a dict with the state to keep", _step_and_tree

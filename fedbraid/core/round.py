@@ -144,7 +144,12 @@ def one_round(
 
     shares, weights, shared = _weighed(chain, seen, view)
     view = replace(view, shares=shares, weights=weights)
-    added, total = _added(replies, weights), weights.sum(0)
+    mean_buffers = None
+    if aggregator := chain.aggregator:
+        added, mean_buffers, kept[aggregator.name] = _aggregated(aggregator, seen(aggregator), job.buffers)
+        total = weights.new_ones(())
+    else:
+        added, total = _added(replies, weights), weights.sum(0)
     step = torch.addcmul(added, total, server.w, value=-1)  # Σ p_k (w_k − x)
     # What rounding leaves of parameters that nobody trains would tell how many came.
     delta: Tensor | None = step if setup.frozen is None else step.masked_fill(setup.frozen, 0.0)
@@ -157,7 +162,8 @@ def one_round(
         delta, kept[s.name] = s.update(delta, seen(s))
         if delta is None:
             break
-    mean_buffers = replies.sum("buffers", shares / shares.sum())
+    if mean_buffers is None:
+        mean_buffers = replies.sum("buffers", shares / shares.sum())
     after = Server(server.w, server.buffers, kept, server.round + 1, (added, total, mean_buffers), shared)
     return after if delta is None else replace(after, w=server.w + delta, buffers=mean_buffers)
 
@@ -206,6 +212,21 @@ def _weighed(chain: Chain, seen: Callable[[Strand], Round], view: Round) -> tupl
 def _added(replies: Replies, weights: Tensor) -> Tensor:
     """[D] Σ p_k w_k, for a weight of each client [C] or of each of its parameters [C, D]."""
     return replies.sum("model", weights) if weights.dim() == 1 else (weights * replies.each("model")).sum(0)
+
+
+def _aggregated(strand: Strand, r: Round, buffers: Tensor) -> tuple[Tensor, Tensor, Tree]:
+    """[D] the model and [Db] the buffers that an aggregator makes of all updates, and the state that it keeps.
+
+    Buffers are in the updates: a plain mean of them would leave a bad client a way into the model.
+    """
+    assert r.replies is not None
+    if r.sent.dim() == 2:
+        raise UserError(f"{strand.name} aggregates updates of one model, and another strand sends each client its own")
+    received = torch.cat([r.sent, buffers])
+    updates = torch.cat([r.models, r.replies.each("buffers")], 1) - received
+    moved, state = strand.aggregate(updates, r)
+    after = received + moved
+    return after[: len(r.sent)], after[len(r.sent) :], state
 
 
 OFF = 1e-4

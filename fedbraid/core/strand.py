@@ -400,6 +400,14 @@ class Strand:
         """
         return weights
 
+    def aggregate(self, updates: Tensor, r: Round) -> tuple[Tensor, Tree]:
+        """What to step by instead of the mean of the updates, and the state to keep. One strand of a chain may.
+
+        `updates` [C, D + Db] are the uploaded models and buffers minus those that were sent; the aggregate is
+        [D + Db]. The clients' shares are `r.shares` [C]. Strands that override `update` transform the model's part.
+        """
+        raise AssertionError("only called on a strand that overrides it")
+
     def absorb(self, r: Round) -> Tree:
         """Take in what the clients uploaded: the state to keep. Called in every round, averaged or not."""
         return r.state

@@ -22,6 +22,7 @@ from fedbraid.strands.lesam import Lesam
 from fedbraid.strands.mixup import Mixup
 from fedbraid.strands.moon import Moon
 from fedbraid.strands.nh import Nh
+from fedbraid.strands.normclip import NormClip
 from fedbraid.strands.nova import Nova
 from fedbraid.strands.ntd import Ntd
 from fedbraid.strands.opt import Opt
@@ -91,6 +92,7 @@ GROUPS: dict[str, tuple[type[Strand], ...]] = {
         Apfl,
         PFedMe,
     ),
+    "robust aggregation": (NormClip,),
     "privacy": (Dp,),
 }
 """The strands, by what they change of FedAvg."""

@@ -13,6 +13,7 @@ from fedbraid.errors import UserError
 from fedbraid.strands.skip import SENDS
 
 UPLOADS = "replace the model that is uploaded"
+REPLACES = "the noise is for the mean of clipped updates, and {} replaces the mean; leave one of them out"
 WEIGHS = "the noise is for clients that count the same, and {} weighs them; leave it out"
 TELLS = "the server of {} uses what clients tell it beside their clipped updates, which noise on its step does not hide"
 ELSEWHERE = "dp's updates are from the server's model, and {} sends another one; leave it out"
@@ -26,6 +27,8 @@ ROUNDING = 1 + 1e-3
 
 def _beside_the_step(other: Strand) -> str:
     """Return why noise on the step would not hide what the server learns of clients by `other`, or ""."""
+    if overrides(other, "aggregate"):
+        return REPLACES.format(other.name)
     said = other.constraints
     if said.sum_only or {"each model", AS_TRAINED} & said.needs or "update" in said.first_in:
         return TELLS.format(other.name)

@@ -64,6 +64,13 @@ def same(one, other):
 
 # --- every pair
 
+ROBUST = ("normclip",)
+BYPASS = (
+    *("fedacd", "nova", "qfair", "scaffold", "drift", "cm", "smoo", "rfedavg", "rfedavg_plus", "exp"),
+    *("nh", "creff", "skip"),
+)
+"""What would give a bad client a way past robust aggregation."""
+
 REFUSED = {
     ("uniform", "sizes"),
     ("uniform", "disco"),
@@ -94,6 +101,9 @@ REFUSED = {
     *combinations(("nh", "etf", "babu", "creff"), 2),
     *((name, "parts") for name in ("scaffold", "drift", "cm", "smoo", "nh", "etf", "babu", "creff", "relaxed")),
     ("parts", "dp"),
+    *((name, robust) for name in BYPASS for robust in ROBUST),
+    *((robust, "dp") for robust in ROBUST),
+    *combinations(ROBUST, 2),
 }
 UNIFORM_ALREADY = {"qfair", "scaffold", "drift", "opt", "nh", "cm", "lesam", "smoo", "acg", "relaxed"}
 """Papers that average uniformly: `uniform` beside them says what holds anyway."""

@@ -195,6 +195,7 @@ def test_every_hook_is_the_servers_or_the_clients():
         "send",
         "weigh",
         "rescale",
+        "aggregate",
         "absorb",
         "update",
     }
