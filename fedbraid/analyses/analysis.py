@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedbraid.errors import UserError
+from fedbraid.core.frames import to_frame
 from fedbraid.report.style import DARK, LIGHT, Theme
 from fedbraid.storage.files import write_bytes, write_text
 
@@ -47,11 +47,7 @@ class Analysis:
 
     @property
     def table(self) -> pandas.DataFrame:
-        try:
-            import pandas
-        except ImportError:
-            raise UserError("a table needs pandas; pip install 'fedbraid[analyses]'") from None
-        return pandas.DataFrame({key: list(values) for key, values in self.columns.items()})
+        return to_frame(self.columns)
 
     @property
     def figure(self) -> Figure:

@@ -208,6 +208,10 @@ class Config:
         values = flat(to_dict(self)) if self.varied else {}
         return named(self.method, {key: values[key] for key in self.varied if key in values})
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return all settings as nested dictionaries of plain values, as config.toml has them."""
+        return to_dict(self)
+
     @property
     def changed(self) -> dict[str, Any]:
         """The settings that differ from the defaults, by dotted key."""

@@ -9,18 +9,22 @@ from datetime import datetime
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from fedbraid.config.schema import Config, to_dict, to_toml
+from fedbraid.config.schema import Config, flat, to_dict, to_toml
+from fedbraid.core.frames import columns_of, to_frame
 from fedbraid.core.metrics import is_share
 from fedbraid.core.notebook import short_repr, some
 from fedbraid.report.run_groups import RunRecord, client_scores
 from fedbraid.report.summaries import by_method
 from fedbraid.report.words import score
 from fedbraid.version import __version__
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +59,16 @@ class Run:
     def client_scores(self) -> dict[str | int, float | None]:
         """With `evaluate.per_client`: each client's last score, by its name in a federation and else by its number."""
         return client_scores(self.rounds)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the log as a pandas data frame: a row for each round, a column for each key.
+
+        Keys of nested entries are dotted, such as `client_accuracy.mean`.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return to_frame(columns_of([flat(line) for line in self.rounds]))
 
     def record(self, label: str | None = None) -> RunRecord:
         config = self.config
@@ -98,6 +112,18 @@ class Comparison:
     @property
     def records(self) -> list[RunRecord]:
         return [run.record(label) for run, label in zip(self.runs, self.labels, strict=True)]
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the logs of all runs as one pandas data frame: a row for each round of each run.
+
+        The columns `method` and `seed` come before those of `Run.to_frame`.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        runs = zip(self.runs, self.labels, strict=True)
+        rows = [{"method": label, "seed": run.config.seed} | flat(line) for run, label in runs for line in run.rounds]
+        return to_frame(columns_of(rows))
 
     @property
     def target(self) -> float | None:

@@ -1,12 +1,13 @@
-"""Short representations at a prompt and in a notebook."""
+"""Runs and comparisons at a prompt and in a notebook: short representations, and data frames."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 from helpers import toy
 
 import fedbraid as fb
-from fedbraid.config.schema import from_dict
+from fedbraid.config.schema import from_dict, to_dict
 
 DATA, PARTITION = toy()
 TINY = {"data": DATA, "partition": PARTITION, "model": "logistic", "rounds": 2, "engine": {"device": "cpu"}}
@@ -55,3 +56,36 @@ def test_data_and_methods_are_lines():
     assert repr(fb.chain("prox(mu=0.3)+disco")) == "Chain('prox(mu=0.3)+disco')"
     assert "prox(mu=0.3)" in fb.chain("prox(mu=0.3)+disco")._repr_html_()
     assert "fedavg" in fb.chain("fedavg")._repr_html_() and "clients" in PARTITION._repr_html_()
+
+
+# --- data frames
+
+
+def test_a_log_is_a_data_frame(compared):
+    pytest.importorskip("pandas")
+    run = compared.runs[0]
+    run = replace(run, rounds=[*run.rounds, {"round": 3, "client_accuracy": {"mean": 0.5, "each": [0.4, 0.6]}}])
+    frame = run.to_frame()
+    assert frame["round"].tolist() == [1, 2, 3]
+    assert frame["accuracy"].tolist()[:2] == [line["accuracy"] for line in run.rounds[:2]]
+    assert frame["client_accuracy.mean"].tolist()[2] == 0.5 and frame["client_accuracy.each"][2] == [0.4, 0.6]
+
+
+def test_the_logs_of_a_comparison_are_one_data_frame(compared):
+    pytest.importorskip("pandas")
+    frame = compared.to_frame()
+    assert frame.columns[:3].tolist() == ["method", "seed", "round"] and len(frame) == 8
+    last = frame[(frame["method"] == "prox(mu=0.3)") & (frame["seed"] == 1) & (frame["round"] == 2)]
+    assert last["accuracy"].tolist() == [compared.runs[3].accuracy]
+
+
+def test_a_data_frame_without_pandas_names_the_extra(compared, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for table in (compared, compared.runs[0]):
+        with pytest.raises(fb.UserError, match=r"pip install 'fedbraid\[analyses\]'"):
+            table.to_frame()
+
+
+def test_a_configuration_is_a_dictionary_that_makes_it_again(compared):
+    config = compared.runs[2].config
+    assert config.to_dict() == to_dict(config) and from_dict(config.to_dict()) == config
