@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedbraid.core.frames import to_frame
 from fedbraid.report.style import DARK, LIGHT, Theme
 from fedbraid.storage.files import write_bytes, write_text
+from fedbraid.storage.spreadsheet_csv import write_csv
 
 if TYPE_CHECKING:
     import pandas
@@ -80,7 +80,5 @@ def labelled(runs: Sequence[Recorded]) -> dict[str, Recorded]:
 
 def _csv(columns: Columns) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    write_csv(text, [columns, *zip(*columns.values(), strict=True)])
     return text.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -23,6 +22,7 @@ from fedbraid.engines.device import device_of
 from fedbraid.engines.samples import Samples
 from fedbraid.errors import UserError
 from fedbraid.inference.new_data import Reading, Truth, unseen
+from fedbraid.storage.spreadsheet_csv import write_csv
 from fedbraid.strands import parser as methods
 from fedbraid.training import model_inputs as inputs
 from fedbraid.training.loading import check_over, trained_module
@@ -72,12 +72,14 @@ class Predictions:
         return float(np.mean([abs(float(self.scores[k]) - float(self.truth[k] or 0)) for k in self.known]))
 
     def write(self, text: TextIO) -> None:
-        """As CSV: a line for each sample, and the probability of each class."""
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(["sample", "prediction", *(f"p({name})" for name in self.classes)])
+        """Write CSV: a line for each sample, and the probability of each class.
+
+        A name or label that a spreadsheet would read as a formula has an apostrophe in front.
+        """
+        write_csv(text, [["sample", "prediction", *(f"p({name})" for name in self.classes)]])
         each = self.scores.tolist() if self.classes else [[] for _ in self.names]
         for name, label, scores in zip(self.names, self.labels, each, strict=True):
-            lines.writerow([name, label, *(f"{score:.6g}" for score in scores)])
+            write_csv(text, [[name, label, *(f"{score:.6g}" for score in scores)]])
 
 
 @dataclass(frozen=True, eq=False)
