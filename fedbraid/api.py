@@ -20,7 +20,7 @@ from fedbraid.core.chain import Chain, no_strand
 from fedbraid.core.strand import Strand
 from fedbraid.data.dataset import Dataset, Partition
 from fedbraid.errors import UserError, first_line
-from fedbraid.storage.folders import run_path
+from fedbraid.storage.folders import output_path, run_path
 from fedbraid.strands import parser as methods
 from fedbraid.strands.parser import Own, own_strands
 from fedbraid.training.failures import sentence
@@ -91,7 +91,7 @@ def _spec(
         **supplied, chain=chain, strands=own_strands(own), data_dir=Path(data_dir) if data_dir else None
     )
     config = sweeps.varied(config, variant) if variant is not None else config
-    return RunSpec.of(config, objects, RunDirectory(Path(out)) if out is not None else None)
+    return RunSpec.of(config, objects, RunDirectory(output_path(out)) if out is not None else None)
 
 
 OBJECTS: dict[str, tuple[Any, Callable[[Any], str]]] = {
@@ -164,7 +164,7 @@ def planned(
         for variant in sweeps.variants(vary, its_chain):
             folder = named(label, variant, between="_")
             for seed in numbers:
-                place = run_path(Path(out), folder, seed) if out is not None else None
+                place = run_path(output_path(out), folder, seed) if out is not None else None
                 spec = _spec(method, base, place, own, data_dir, settings | {"seed": seed}, variant)
                 sweeps.check_varied(variant, spec.chain, spec.objects.settled)
                 validate_settings(spec)

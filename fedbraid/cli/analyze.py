@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from fedbraid.cli import listings
-from fedbraid.cli.shared_options import DataDir, Json, Net, entry_table, out, print_json
+from fedbraid.cli.shared_options import DataDir, Json, Net, entry_table, out, out_option, print_json
 
 if TYPE_CHECKING:
     from fedbraid.analyses import Analysis
@@ -26,9 +26,7 @@ def analyze(
     what: Annotated[
         str, typer.Option("--what", help="Analyses, such as drift,features(clients=5); all = every one of them.")
     ] = USUAL,
-    place: Annotated[
-        Path | None, typer.Option("--out", help="Directory of the results.", show_default="RUN/analyses")
-    ] = None,
+    place: Annotated[Path | None, out_option("Directory of the results.", "RUN/analyses")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.", show_default="as the run")] = "",
     data_dir: DataDir = None,
     strand: Annotated[

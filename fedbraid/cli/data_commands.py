@@ -11,7 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from fedbraid.cli import listings
-from fedbraid.cli.shared_options import ConfigOption, DataDir, Json, Settings, entry_table, err, out, print_json
+from fedbraid.cli.shared_options import (
+    ConfigOption,
+    DataDir,
+    Json,
+    Settings,
+    entry_table,
+    err,
+    out,
+    out_option,
+    print_json,
+)
 from fedbraid.data.paths import Availability, data_directory
 from fedbraid.errors import UserError
 
@@ -104,7 +114,7 @@ def data_partition(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the split.", show_default="0")] = None,
     config: ConfigOption = None,
     settings: Settings = None,
-    place: Annotated[Path | None, typer.Option("--out", help="A directory for all pictures, page and numbers.")] = None,
+    place: Annotated[Path | None, out_option("A directory for all pictures, page and numbers.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw it, as a PNG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write it as one HTML page.")] = None,
     data_dir: DataDir = None,

@@ -8,15 +8,13 @@ from typing import Annotated
 
 import typer
 
-from fedbraid.cli.shared_options import Json, Net, Own, err, print_json
+from fedbraid.cli.shared_options import Json, Net, Own, err, out_option, print_json
 
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A .csv, .parquet or .npz file, or a folder of images.")],
-    place: Annotated[
-        Path | None, typer.Option("--out", help="A CSV file for the predictions.", show_default="standard output")
-    ] = None,
+    place: Annotated[Path | None, out_option("A CSV file for the predictions.", "standard output")] = None,
     label: Annotated[str, typer.Option(help="The label column, if it is there.", show_default="as in the run")] = "",
     missing: Annotated[
         str,

@@ -15,13 +15,24 @@ from rich.console import Console, RenderableType
 
 from fedbraid.cli.terminal_table import word_table
 from fedbraid.errors import UserError
-from fedbraid.storage.folders import directory_name, next_numbered
+from fedbraid.storage.folders import directory_name, next_numbered, output_path
 
 if TYPE_CHECKING:
     from fedbraid.config.schema import Config
 
 out = Console()
 err = Console(stderr=True)
+
+
+def out_path(value: str | Path) -> Path:
+    """Return the value of `--out`; refuse an empty one."""
+    return output_path(value, "--out")
+
+
+def out_option(help: str, show_default: str | bool = True) -> Any:
+    """Return the option `--out` of a command."""
+    return typer.Option("--out", metavar="PATH", parser=out_path, help=help, show_default=show_default)
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Settings = Annotated[
@@ -30,7 +41,7 @@ Settings = Annotated[
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file.")]
 Method = Annotated[str | None, typer.Option("--method", "-m", help="Such as fedprox+disco.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run.", show_default="runs/NAME-1, -2, …")]
+Out = Annotated[Path | None, out_option("Directory of the run.", "runs/NAME-1, -2, …")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what --out holds; begin if it holds nothing.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where data sets that come as files are.", envvar="FEDBRAID_DATA")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]

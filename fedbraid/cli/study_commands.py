@@ -16,7 +16,18 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table as Printed
 
-from fedbraid.cli.shared_options import DataDir, Device, Json, Own, Settings, err, interruptible, out, print_json
+from fedbraid.cli.shared_options import (
+    DataDir,
+    Device,
+    Json,
+    Own,
+    Settings,
+    err,
+    interruptible,
+    out,
+    out_option,
+    print_json,
+)
 from fedbraid.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,7 +48,7 @@ Names = Annotated[
     typer.Argument(metavar="[NAME…]", help="Recipes by name or pattern, or .toml files.", show_default="all"),
 ]
 SomeNames = Annotated[list[str], typer.Argument(metavar="NAME…", help="Recipes by name or pattern, or .toml files.")]
-Place = Annotated[Path, typer.Option("--out", help="Where runs and reports are kept.")]
+Place = Annotated[Path, out_option("Where runs and reports are kept.")]
 Scale = Annotated[Literal["full", "small"], typer.Option(help="small: fewer rounds and samples, for minutes on a CPU.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each cell.", show_default="as the recipe says")]
 ToldSeeds = Annotated[

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from itertools import count
+from os import PathLike, fspath
 from pathlib import Path
+
+from fedbraid.errors import UserError
 
 
 def run_path(out: Path, label: str, seed: int) -> Path:
     """Return the folder in which a comparison records one of its runs."""
     return out / directory_name(label) / f"seed-{seed}"
+
+
+def output_path(place: str | PathLike[str], option: str = "out") -> Path:
+    """Return the path to write to. An empty one is refused, which would mean the current directory.
+
+    `option` is what the message calls it.
+    """
+    if not fspath(place).strip():
+        raise UserError(f"{option} is empty, as by a variable that is not set; name a path, or leave {option} out")
+    return Path(place)
 
 
 def directory_name(label: str) -> str:

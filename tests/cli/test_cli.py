@@ -16,7 +16,7 @@ from fedbraid import data
 from fedbraid import models as known_models
 from fedbraid.cli import listings
 from fedbraid.cli import shared_options as cli_shared
-from fedbraid.cli.app import main
+from fedbraid.cli.app import app, main
 from fedbraid.strands import Disco
 from fedbraid.version import __version__
 
@@ -416,3 +416,43 @@ def test_a_method_rounds_and_a_seed_are_words_of_run(fedbraid):
 def test_words_of_other_libraries_get_a_hint(fedbraid, setting, meant):
     code, _, err = fedbraid("run", *SMALL, "--set", setting)
     assert code == 2 and f"did you mean {meant}" in err.replace(f"'{meant}'", meant), err
+
+
+def commands_with_out():
+    """Every command that takes --out, as its words."""
+    import typer.main
+
+    def of(command, *words):
+        if hasattr(command, "commands"):
+            return [found for name, part in command.commands.items() for found in of(part, *words, name)]
+        return [words] if any("--out" in parameter.opts for parameter in command.params) else []
+
+    return of(typer.main.get_command(app))
+
+
+def test_the_commands_that_take_out_are_found():
+    assert {
+        ("run",),
+        ("compare",),
+        ("serve",),
+        ("predict",),
+        ("analyze",),
+        ("data", "partition"),
+        ("study", "run"),
+    } <= {*commands_with_out()}
+
+
+@pytest.mark.parametrize("words", commands_with_out(), ids=" ".join)
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_out_is_refused_by_every_command(fedbraid, words, empty):
+    code, out, err = fedbraid(*words, f"--out={empty}")
+    assert (code, out) == (2, "") and "--out is empty" in err and "leave --out out" in err
+    assert not list(Path.cwd().iterdir())
+
+
+@pytest.mark.parametrize("call", [fb.run, fb.compare])
+def test_an_empty_out_is_refused_in_python(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(fb.UserError, match="out is empty"):
+        call("fedavg", out="", rounds=1)
+    assert not list(tmp_path.iterdir())
