@@ -17,6 +17,7 @@ from fedbraid.cli.data_commands import data_app
 from fedbraid.cli.federation_commands import join, keys, serve
 from fedbraid.cli.predict import predict
 from fedbraid.cli.privacy_commands import privacy
+from fedbraid.cli.report import report
 from fedbraid.cli.shared_options import (
     ConfigOption,
     DataDir,
@@ -57,6 +58,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(study_app, name="study")
 app.command()(predict)
 app.command()(analyze)
+app.command()(report)
 app.command()(privacy)
 app.command()(verify)
 for command in (keys, serve, join):

@@ -11,13 +11,14 @@ from torch import nn
 
 from fedbraid import data as known_data
 from fedbraid import models
-from fedbraid.config.schema import Config
+from fedbraid.config.schema import Config, to_dict
 from fedbraid.core.chain import Chain
 from fedbraid.core.model import Model
 from fedbraid.core.outputs import answering_logits
 from fedbraid.data.dataset import Dataset, Partition, check_dataset, check_partition
 from fedbraid.data.sample_facts import BY_CLIENTS, Facts
 from fedbraid.errors import UserError, first_line
+from fedbraid.report.run_groups import RunRecord
 from fedbraid.report.summaries import summarise
 from fedbraid.storage.files import damaged, read_tensors
 from fedbraid.strands import parser as methods
@@ -63,6 +64,27 @@ def load(
     counts = _label_counts(config, directory, objects, dataset, network)
     module = trained_module(network, directory)
     return Run(config, rounds, summary, counts, module, directory.path, chain.averaging)
+
+
+def read_record(directory: RunDirectory, objects: UserObjects) -> RunRecord:
+    """Return what a report needs of a run, which need not be finished.
+
+    Data, strands or a network that are not here are no obstacle: the report then lacks what they say, with a warning.
+    """
+    config = directory.config()
+    record = RunRecord(config.called, config.seed, tuple(directory.rounds()), to_dict(config), None)
+    try:
+        chain = _chain(config, objects)
+        record = replace(record, averages=chain.averaging)
+        if not directory.reached:  # the first checkpoint says which data these are
+            return record
+        _check_brought(config, objects, directory.path)
+        dataset = _dataset(config, objects)
+        network = _network(config, directory, objects, dataset, chain)
+        return replace(record, label_counts=_label_counts(config, directory, objects, dataset, network))
+    except UserError as error:
+        log.warning("the report on %s does not show the clients' labels: %s", directory.path, first_line(error))
+        return record
 
 
 def check_over(directory: RunDirectory) -> None:

@@ -18,6 +18,7 @@ from fedbraid.config.schema import Config, flat, to_dict, to_toml
 from fedbraid.core.frames import columns_of, to_frame
 from fedbraid.core.metrics import is_share
 from fedbraid.core.notebook import short_repr, some
+from fedbraid.errors import UserError
 from fedbraid.report.run_groups import RunRecord, client_scores
 from fedbraid.report.summaries import by_method
 from fedbraid.report.words import score
@@ -75,9 +76,13 @@ class Run:
         label = label or config.called
         return RunRecord(label, config.seed, tuple(self.rounds), to_dict(config), self.label_counts, self.averages)
 
-    def report(self, directory: str | PathLike[str]) -> list[Path]:
-        """Write a report with pictures into `directory`; the paths of what was written."""
-        return write_report(Path(directory), [self.record()], self.config)
+    def report(self, directory: str | PathLike[str] | None = None) -> list[Path]:
+        """Write a report with pictures into `directory`, or into the run's own; return the paths of what was written.
+
+        Raises:
+            UserError: no directory is named, and the run was not recorded.
+        """
+        return write_report(_report_place(directory, {self.directory}, "run"), [self.record()], self.config)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,9 +139,17 @@ class Comparison:
         """Each method's numbers over the seeds: mean and standard deviation."""
         return by_method(self.records, self.target)
 
-    def report(self, directory: str | PathLike[str]) -> list[Path]:
-        """Write the table, the pictures and report.html; the paths of what was written."""
-        return write_report(Path(directory), self.records, self.runs[0].config, self.remarks)
+    def report(self, directory: str | PathLike[str] | None = None) -> list[Path]:
+        """Write the table, the pictures and report.html into `directory`, or into the comparison's own.
+
+        Returns the paths of what was written.
+
+        Raises:
+            UserError: no directory is named, and the comparison was not recorded.
+        """
+        own = {run.directory.parent.parent if run.directory else None for run in self.runs}
+        place = _report_place(directory, own, "comparison")
+        return write_report(place, self.records, self.runs[0].config, self.remarks)
 
     @property
     def remarks(self) -> list[str]:
@@ -148,6 +161,16 @@ class Comparison:
             f"{label} failed with seed{'s' if len(its) > 1 else ''} {', '.join(map(str, its))}: {reason}"
             for (label, reason), its in seeds.items()
         ]
+
+
+def _report_place(directory: str | PathLike[str] | None, own: set[Path | None], what: str) -> Path:
+    """Return where a report goes: into the directory that was named, or else into the only one that results have."""
+    if directory is not None:
+        return Path(directory)
+    found = next(iter(own)) if len(own) == 1 else None
+    if found is None:
+        raise UserError(f"this {what} was not recorded (out=…), so name a directory for the report: report('DIR')")
+    return found
 
 
 def _rounded(value: float | None) -> float | None:
@@ -185,8 +208,17 @@ def environment() -> dict[str, str]:
     }
 
 
-def write_report(directory: Path, records: list[RunRecord], config: Config, remarks: Sequence[str] = ()) -> list[Path]:
-    """The report on runs that share a configuration, but for their methods and seeds."""
+def write_report(
+    directory: Path,
+    records: list[RunRecord],
+    config: Config,
+    remarks: Sequence[str] = (),
+    trained_in: Mapping[str, str] | None = None,
+) -> list[Path]:
+    """Write the report on runs that share a configuration, but for their methods and seeds.
+
+    `trained_in` is the environment of the training; without it, that of this process.
+    """
     shared = to_toml(replace(config, seed=0))
     from fedbraid.report.run_report import write_comparison  # pages and pictures, which a run does without
 
@@ -194,7 +226,7 @@ def write_report(directory: Path, records: list[RunRecord], config: Config, rema
         directory,
         records,
         config.evaluate.target or None,
-        environment=environment(),
+        environment=environment() if trained_in is None else trained_in,
         command=shared,
         remarks=remarks,
         date=f"{(now := datetime.now()).day} {now:%B %Y}",
