@@ -162,11 +162,13 @@ def run(
             on_round=on_round,
             **objects,
         )
-    done.report(where)
-    if as_json:
-        print_json({"directory": str(where), "summary": done.summary})
-    else:
-        cli_show.summary(out, done, where)
+    try:
+        done.report(where)
+    finally:  # a report that cannot be written, as on a full disk, does not take the result with it
+        if as_json:
+            print_json({"directory": str(where), "summary": done.summary})
+        else:
+            cli_show.summary(out, done, where)
     if done.summary["diverged"] and on_divergence == "fail":
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zlib
@@ -33,6 +34,31 @@ NAMES = {
 """What safetensors calls types of numbers."""
 
 
+FULL = {errno.ENOSPC, errno.EDQUOT}
+"""Errors of a full disk, and of a user's share of one."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether an error is of a full disk."""
+    return isinstance(error, OSError) and error.errno in FULL
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of a full disk name the file that is written: a failed write or flush does not."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise OSError(error.errno, error.strerror or os.strerror(error.errno or 0), str(path)) from error
+    except SafetensorError as error:
+        number = next((number for number in FULL if f"(os error {number})" in str(error)), None)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
 def make_directory(path: Path) -> None:
     """A directory to write to, with those above it; or a sentence about why it cannot be one."""
     try:
@@ -51,15 +77,21 @@ def replacing(path: Path) -> Iterator[Path]:
     make_directory(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield beside
-        # The order is what makes it safe. The content reaches the disk before the name points to it, or a power cut
-        # could leave an empty file under the right name; the directory is flushed last, or the rename itself could be
-        # lost after the caller was told that the file is there.
-        flush(beside)
-        os.replace(beside, path)
-        flush(path.parent)
+        with naming(path):
+            yield beside
+            _put_in_place(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _put_in_place(beside: Path, path: Path) -> None:
+    """Give a written file its name, durably."""
+    # The order is what makes it safe. The content reaches the disk before the name points to it, or a power cut
+    # could leave an empty file under the right name; the directory is flushed last, or the rename itself could be
+    # lost after the caller was told that the file is there.
+    flush(beside)
+    os.replace(beside, path)
+    flush(path.parent)
 
 
 def write_bytes(path: Path, content: bytes, secret: bool = False) -> None:

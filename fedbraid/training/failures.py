@@ -11,6 +11,7 @@ from fedbraid.core.returns import place
 from fedbraid.core.strand import AT_CLIENTS, HOOKS, Strand
 from fedbraid.engines.codegen.trace import DRAWS, LOOKS
 from fedbraid.errors import UserError
+from fedbraid.storage.files import is_full
 
 NOT_THE_HOOKS = {"fedbraid.core.model", "fedbraid.core.task"}
 """Where the network or the task loss fails, inside a hook that only asked for a gradient."""
@@ -21,6 +22,11 @@ def sentence(error: Exception) -> str | None:
     """Return the message for an error that is no defect of FedBraid; None where it may be one."""
     if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
         return f"this needs more memory than there is: {(str(error) or 'no further message').splitlines()[0]}"
+    if isinstance(error, OSError) and is_full(error):
+        return (
+            f"the disk is full, so {error.filename or 'a file'} cannot be written; free some space and try again: a "
+            "run goes on with --resume (resume=True in Python)"
+        )
     if isinstance(error, OSError | SafetensorError):
         return str(error)
     return in_hook(error) or (str(error) if isinstance(error, UserError) else None)

@@ -37,6 +37,7 @@ from fedbraid.storage.files import (
     damaged,
     flush,
     make_directory,
+    naming,
     read_tensors,
     save_tensors,
     write_json,
@@ -207,7 +208,7 @@ class RunDirectory:
         return line
 
     def append(self, record: dict[str, Any]) -> None:
-        with open(self.log, "ab") as log:
+        with naming(self.log), open(self.log, "ab") as log:
             log.write(json.dumps(_strict(record), allow_nan=False).encode() + b"\n")
 
     # --- checkpoints
@@ -413,9 +414,10 @@ def _cut(path: Path, length: int) -> None:
 
 def _sync(path: Path) -> None:
     """Flush a file and its entry in the directory."""
-    with open(path, "ab") as file:
-        os.fsync(file.fileno())
-    flush(path.parent)
+    with naming(path):
+        with open(path, "ab") as file:
+            os.fsync(file.fileno())
+        flush(path.parent)
 
 
 def holds_a_run(directory: RunDirectory) -> UserError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -15,6 +15,7 @@ from fedbraid.config.schema import Config
 from fedbraid.core.outputs import answering_logits
 from fedbraid.privacy import budget as privacy
 from fedbraid.report.summaries import summarise
+from fedbraid.storage.files import is_full
 from fedbraid.training.federation import Federation
 from fedbraid.training.results import Run
 from fedbraid.training.run_directory import RunDirectory, holds_a_run
@@ -87,7 +88,8 @@ class RunWriter(Generic[Some]):
         self.rounds.append(line)
         is_latest = line["round"] == self.federation.server.round
         if self.directory:
-            self.directory.append(line)
+            with self._reporting():
+                self.directory.append(line)
         if is_latest and self.is_due:
             self.save()
         if on_round and on_round(line, self.config) is STOP:
@@ -99,7 +101,29 @@ class RunWriter(Generic[Some]):
         """Save the last state and write the summary: no further round follows."""
         self.save()
         if self.directory:
-            self.directory.finish(self.federation, self.summary())
+            with self._reporting():
+                self.directory.finish(self.federation, self.summary())
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Log what the run has reached if it ends because the disk is full: nothing else would show it."""
+        try:
+            yield
+        except OSError as error:
+            if is_full(error):
+                log.error("%s", self._reached())
+            raise
+
+    def _reached(self) -> str:
+        """Say in one line how far the run is, and how good its model."""
+        so_far, done = self.summary(), self.rounds[-1]["round"] if self.rounds else 0
+        line = f"{self.config.called}, seed {self.config.seed}: {done} of {self.config.rounds} rounds are trained"
+        if so_far["last"] is None:
+            return line
+        line += f"; {so_far['metric']} {so_far['last']:.4g} after round {so_far['last_round']}"
+        return (
+            line if so_far["best"] is None else f"{line}, best {so_far['best']:.4g} after round {so_far['best_round']}"
+        )
 
     @property
     def is_due(self) -> bool:
@@ -109,7 +133,8 @@ class RunWriter(Generic[Some]):
     def save(self) -> None:
         """Write a checkpoint, if there is something new to save."""
         if self.directory and self.federation.server.round > self.saved:
-            self.directory.save(self.federation)
+            with self._reporting():
+                self.directory.save(self.federation)
             self.saved = self.federation.server.round
 
     def summary(self) -> dict[str, Any]:
