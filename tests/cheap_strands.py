@@ -11,6 +11,8 @@ HYPER = {
     "prox": "prox(mu=0.2)",
     "drift": "drift(alpha=0.2)",
     "normclip": "normclip(bound=0.1)",
+    "krum": "krum(keep=2)",
+    "cclip": "cclip(tau=0.05)",
     "dp": "dp(noise=0.0, clip=0.3)",
 }
 """Cheap where the defaults are dear, and strong enough to show in two rounds."""

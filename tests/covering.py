@@ -22,6 +22,11 @@ BRAIDS = (
     "acg+smoo(rho=0.3)+babu+prox(mu=0.2)",
     "ditto+apfl+pfedme+parts(own=body)",
     "normclip(bound=0.1)+prox(mu=0.2)",
+    "median+avgm",
+    "trimmed+sizes",
+    "rfa+disco",
+    "krum(keep=2)+moon",
+    "cclip(tau=0.1)+acg",
 )
 """Every strand of FedBraid, as few chains as its refusals allow. `test_composition.py` says that none is missing."""
 OWN_BRAIDS = (

@@ -8,6 +8,7 @@ from fedbraid.strands.acg import Acg
 from fedbraid.strands.apfl import Apfl
 from fedbraid.strands.asd import Asd
 from fedbraid.strands.avgm import AvgM
+from fedbraid.strands.cclip import CClip
 from fedbraid.strands.cm import Cm
 from fedbraid.strands.creff import Creff
 from fedbraid.strands.decorr import Decorr
@@ -17,8 +18,10 @@ from fedbraid.strands.dp import Dp
 from fedbraid.strands.drift import Drift
 from fedbraid.strands.etf import Babu, Etf
 from fedbraid.strands.exp import Exp
+from fedbraid.strands.krum import Krum
 from fedbraid.strands.lc import Lc
 from fedbraid.strands.lesam import Lesam
+from fedbraid.strands.median import Median
 from fedbraid.strands.mixup import Mixup
 from fedbraid.strands.moon import Moon
 from fedbraid.strands.nh import Nh
@@ -31,6 +34,7 @@ from fedbraid.strands.pfedme import PFedMe
 from fedbraid.strands.prox import Prox
 from fedbraid.strands.qfair import QFair
 from fedbraid.strands.relaxed import Relaxed
+from fedbraid.strands.rfa import Rfa
 from fedbraid.strands.rfedavg import RFedAvg, RFedAvgPlus
 from fedbraid.strands.rod import Rod
 from fedbraid.strands.rs import Rs
@@ -38,6 +42,7 @@ from fedbraid.strands.sam import Sam
 from fedbraid.strands.scaffold import Scaffold
 from fedbraid.strands.skip import Skip
 from fedbraid.strands.smoo import Smoo
+from fedbraid.strands.trimmed import Trimmed
 from fedbraid.strands.weights import Sizes, Uniform
 
 GROUPS: dict[str, tuple[type[Strand], ...]] = {
@@ -92,7 +97,14 @@ GROUPS: dict[str, tuple[type[Strand], ...]] = {
         Apfl,
         PFedMe,
     ),
-    "robust aggregation": (NormClip,),
+    "robust aggregation": (
+        NormClip,
+        Median,
+        Trimmed,
+        Rfa,
+        Krum,
+        CClip,
+    ),
     "privacy": (Dp,),
 }
 """The strands, by what they change of FedAvg."""

@@ -1,13 +1,11 @@
-import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedbraid.core.options import default
 from fedbraid.core.strand import Round, Strand
 from fedbraid.core.tree import Tree
-from fedbraid.strands.robust import ROBUST
+from fedbraid.strands.robust import ROBUST, shortening
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,5 @@ class NormClip(Strand):
         assert r.shares is not None
         lengths = updates.norm(dim=1)
         finite = lengths.isfinite()
-        median = torch.where(finite, lengths, math.inf).median()
-        bound = median.new_tensor(self.bound) if self.bound else median
-        factors = torch.where(lengths > bound, bound / lengths, 1.0).masked_fill(~finite, 0.0)
+        factors = shortening(lengths, self.bound).masked_fill(~finite, 0.0)
         return (r.shares * factors) @ updates.masked_fill(~finite[:, None], 0.0), r.state

@@ -1,10 +1,15 @@
-"""The constraints that strands share which replace the mean of the updates by one that bad clients cannot move far."""
+"""Parts of the strands that replace the mean of the updates: their constraints, and arithmetic that some share."""
 
 from __future__ import annotations
 
+import math
+
+import torch
+from torch import Tensor
+
 from fedbraid.core.chain import overrides
 from fedbraid.core.constraints import AS_TRAINED, Constraints
-from fedbraid.core.strand import Strand
+from fedbraid.core.strand import Round, Strand
 
 REWEIGHS = "{} weighs the updates of a mean, and a robust rule replaces the mean; leave one of them out"
 UNBOUNDED = (
@@ -34,3 +39,20 @@ def bypasses(other: Strand) -> str:
 
 ROBUST = Constraints(needs={"each model"}, excludes=bypasses)
 """Every robust rule looks at single updates, so that secure sums, which hide them, are refused."""
+
+
+def shortening(lengths: Tensor, bound: float) -> Tensor:
+    """Return the factors [C] that bring vectors of these lengths to `bound` at most; 0 = to their median length.
+
+    Of an even number the median is the lower middle one: with half of the clients bad, a good one still sets it.
+    """
+    median = torch.where(lengths.isfinite(), lengths, math.inf).median()
+    longest = median.new_tensor(bound) if bound else median
+    return torch.where(lengths > longest, longest / lengths, 1.0)
+
+
+def sorted_by_coordinate(updates: Tensor, r: Round) -> tuple[Tensor, Tensor]:
+    """Return the values of every coordinate in ascending order [C, D], and the shares of the clients they are from."""
+    assert r.shares is not None
+    values, order = updates.sort(dim=0, stable=True)
+    return values, r.shares[order]

@@ -64,7 +64,7 @@ def same(one, other):
 
 # --- every pair
 
-ROBUST = ("normclip",)
+ROBUST = ("normclip", "median", "trimmed", "rfa", "krum", "cclip")
 BYPASS = (
     *("fedacd", "nova", "qfair", "scaffold", "drift", "cm", "smoo", "rfedavg", "rfedavg_plus", "exp"),
     *("nh", "creff", "skip"),
@@ -105,7 +105,10 @@ REFUSED = {
     *((robust, "dp") for robust in ROBUST),
     *combinations(ROBUST, 2),
 }
-UNIFORM_ALREADY = {"qfair", "scaffold", "drift", "opt", "nh", "cm", "lesam", "smoo", "acg", "relaxed"}
+UNIFORM_ALREADY = {"qfair", "scaffold", "drift", "opt", "nh", "cm", "lesam", "smoo", "acg", "relaxed"} | {
+    *ROBUST[1:3],
+    *ROBUST[4:],
+}
 """Papers that average uniformly: `uniform` beside them says what holds anyway."""
 NOTHING_NEW = {
     *(("uniform", name) for name in UNIFORM_ALREADY),
