@@ -81,7 +81,8 @@ class RunDirectory:
     def complete(self) -> bool:
         """Return whether all files of a finished run exist."""
         sealed = (self.states / CHECKPOINT).exists() and "seal" in self._checkpoint()
-        files = ("summary.json", inputs.FILE, *([MANIFEST] if sealed else []))  # earlier versions wrote no manifest
+        written = [MANIFEST] if sealed else []  # earlier versions wrote none
+        files = ("summary.json", inputs.FILE, self.model.name, *written)
         return all((self.path / file).exists() for file in files)
 
     @property
@@ -141,6 +142,15 @@ class RunDirectory:
             return
         for name in names or manifest:
             check_file(self.path, name, manifest)
+
+    def check_unmade(self) -> None:
+        """Refuse a finished run whose initial model is missing or changed: it cannot be made again as the others can.
+
+        What `finish` writes comes from the checkpoint, which `load` has compared with the configuration and the log.
+        The new manifest would vouch for this one file unseen.
+        """
+        if (manifest := read_manifest(self.path)) is not None:
+            check_file(self.path, self.initial.name, manifest)
 
     def check_vacant(self) -> None:
         """Refuse a directory with files of a run whose config.toml is missing."""

@@ -81,6 +81,7 @@ class RunWriter(Generic[Some]):
             self.directory.begin(self.config, self.weights)
         self.rounds = self.directory.rounds()
         if self.federation.finished and not self.directory.complete:
+            self.directory.check_unmade()
             self.directory.finish(self.federation, self.summary())
 
     def note(self, line: dict[str, Any], on_round: OnRound | None) -> None:

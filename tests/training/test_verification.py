@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import fedbraid as fb
 from fedbraid.analyses import analyze
 from fedbraid.cli.app import main
 from fedbraid.storage.manifest import check_seal, read_manifest, seal
+from fedbraid.training.results import Run
 from fedbraid.training.verification import runs_in, verify_run
 
 SMALL = {"rounds": 4, "partition": {"clients": 3}, "save": {"every": 2}, "engine": {"device": "cpu"}}
@@ -169,3 +171,61 @@ def test_seals_cover_everything():
     for key in values:
         with pytest.raises(fb.UserError, match="not what was written"):
             check_seal(Path("x"), {k: v for k, v in values.items() if k != key})
+
+
+MADE_AGAIN = ("summary.json", "inputs.json", "model.safetensors", "manifest.json")
+
+
+@pytest.mark.parametrize("gone", [*((name,) for name in MADE_AGAIN), MADE_AGAIN], ids="+".join)
+def test_resuming_a_finished_run_makes_missing_files_again(recorded, run, gone):
+    before = {name: (run / name).read_bytes() for name in MADE_AGAIN}
+    for name in gone:
+        (run / name).unlink()
+    assert verify_run(run).verdict != "verified"
+    trained = []
+    fb.run("scaffold", out=run, resume=True, on_round=lambda line, config: trained.append(line), **SMALL)
+    assert trained == []
+    assert {name: (run / name).read_bytes() for name in MADE_AGAIN} == before
+    assert verify_run(run).verdict == "verified"
+
+
+def test_files_made_again_have_the_budget_that_was_spent(tmp_path):
+    place, method = tmp_path / "run", "fedprox+dp(noise=1.0, clip=0.5)"
+    fb.run(method, out=place, **SMALL)
+    before = (place / "summary.json").read_bytes()
+    assert b"epsilon" in before
+    (place / "summary.json").unlink()
+    fb.run(method, out=place, resume=True, **SMALL)
+    assert (place / "summary.json").read_bytes() == before and verify_run(place).verdict == "verified"
+
+
+def test_the_command_makes_a_missing_model_again(run, monkeypatch, capsys):
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["fedbraid", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return left.value.code or 0, capsys.readouterr()
+
+    monkeypatch.setattr(Run, "report", lambda self, directory: [])  # its pictures take seconds
+    (run / "model.safetensors").unlink()
+    assert call("verify", str(run))[0] == 1
+    code, said = call("run", "--out", str(run), "--resume")
+    assert code == 0, said.err
+    assert call("verify", str(run))[0] == 0
+
+
+@pytest.mark.parametrize(("damage", "sentence"), [("gone", "is damaged .it is missing"), ("flip", "another model")])
+def test_a_lost_initial_model_is_not_vouched_for_when_others_are_made_again(tmp_path, damage, sentence):
+    def net():
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    place = tmp_path / "run"
+    fb.run("fedavg", out=place, model=net, **SMALL)
+    if damage == "gone":
+        (place / "initial.safetensors").unlink()
+    else:
+        flip(place / "initial.safetensors")
+    (place / "model.safetensors").unlink()
+    with pytest.raises(fb.UserError, match=sentence):
+        fb.run("fedavg", out=place, model=net, resume=True, **SMALL)
+    assert not (place / "model.safetensors").exists()
