@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `_HOMES` below has the same 
     from fedbraid.data.dataset import Dataset, Partition, Split
     from fedbraid.errors import UserError
     from fedbraid.inference.trained_model import Predictions, Trained, trained
+    from fedbraid.training.callbacks import Callback, EarlyStopping, RunState
     from fedbraid.training.loading import load
     from fedbraid.training.results import Comparison, Failure, Run
     from fedbraid.training.run_writer import STOP
@@ -43,6 +44,7 @@ _HOMES = {
     "data.dataset": ("Dataset", "Partition", "Split"),
     "errors": ("UserError",),
     "inference.trained_model": ("Predictions", "Trained", "trained"),
+    "training.callbacks": ("Callback", "EarlyStopping", "RunState"),
     "training.loading": ("load",),
     "training.results": ("Comparison", "Failure", "Run"),
     "training.run_writer": ("STOP",),
@@ -55,6 +57,7 @@ __all__ = [
     "STOP",
     "Ask",
     "Batch",
+    "Callback",
     "Chain",
     "Client",
     "Cohort",
@@ -63,6 +66,7 @@ __all__ = [
     "Constraints",
     "Dataset",
     "Draws",
+    "EarlyStopping",
     "Failure",
     "Noise",
     "Outputs",
@@ -72,6 +76,7 @@ __all__ = [
     "Release",
     "Round",
     "Run",
+    "RunState",
     "Setup",
     "Split",
     "Strand",

@@ -46,6 +46,7 @@ def run(
     own: Own = (),
     data_dir: str | PathLike[str] | None = None,
     on_round: OnRound | None = None,
+    callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Run:
     """Train one federation.
@@ -55,13 +56,14 @@ def run(
     Partition and a torch module, or a class or function that makes one (`model=Net`), whose weights are then drawn from
     the run's seed. `own` are strand classes of yours that `method` names. With `out` the run is recorded there and can
     be resumed. `on_round(line, config)` is called after each round, with its line of the log; where it returns
-    `fedbraid.STOP` the run ends there, and can be resumed.
+    `fedbraid.STOP` the run ends there, and can be resumed. `callbacks` are objects that follow the run and can stop it,
+    such as `fedbraid.EarlyStopping()`; their hooks are those of `fedbraid.Callback`.
 
     >>> run("fedavg", rounds=1).summary["rounds"]
     1
     """
     spec = _spec(method, config, out, own, data_dir, settings)
-    return train_runs([spec], resume=resume, listener=Listener(on_round))[0]
+    return train_runs([spec], resume=resume, listener=Listener(on_round, callbacks=callbacks))[0]
 
 
 def _spec(
@@ -111,6 +113,7 @@ def compare(
     own: Own = (),
     data_dir: str | PathLike[str] | None = None,
     on_round: OnRound | None = None,
+    callbacks: Sequence[Any] = (),
     together: bool = True,
     vary: Values | None = None,
     **settings: Any,
@@ -126,7 +129,7 @@ def compare(
     with the methods or settings as such is refused before anything is trained.
     """
     specs = planned(*to_compare, seeds=seeds, config=config, out=out, own=own, data_dir=data_dir, vary=vary, **settings)
-    return compared(specs, out=out, resume=resume, on_round=on_round, together=together)
+    return compared(specs, out=out, resume=resume, on_round=on_round, callbacks=callbacks, together=together)
 
 
 def planned(
@@ -211,6 +214,7 @@ def compared(
     out: str | PathLike[str] | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
+    callbacks: Sequence[Any] = (),
     together: bool = True,
 ) -> Comparison:
     """Carry out what was planned; the report goes into `out`."""
@@ -224,9 +228,8 @@ def compared(
         log.warning("%s seed %d failed: %s", label, spec.config.seed, reason, exc_info=where)
         failures.append(Failure(label, spec.config.seed, reason, error))
 
-    done = train_runs(
-        [spec for _, spec in specs], resume=resume, together=together, listener=Listener(on_round, on_failed=failed)
-    )
+    listener = Listener(on_round, on_failed=failed, callbacks=callbacks)
+    done = train_runs([spec for _, spec in specs], resume=resume, together=together, listener=listener)
     if not done:
         raise UserError(failures[0].reason) from failures[0].error
     places = sorted(done)

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 API = {
     "Train and compare": ("run", "compare", "load", "Run", "Comparison", "Failure", "STOP"),
+    "Follow and stop runs": ("Callback", "RunState", "EarlyStopping"),
     "Write a method": ("Strand", "chain", "Chain", "check_strand", "PerClient", "Release"),
     "What hooks see": ("Batch", "Client", "Round", "Cohort", "Setup", "Outputs"),
     "Data": ("Dataset", "Split", "Partition"),

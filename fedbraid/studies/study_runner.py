@@ -20,12 +20,13 @@ from fedbraid.studies import run_records
 from fedbraid.studies.file_digests import source_of
 from fedbraid.studies.run_records import Record, record_of
 from fedbraid.studies.study_plan import PlannedRun, missing_data
+from fedbraid.training.callbacks import CallbackError
 from fedbraid.training.failures import sentence
 from fedbraid.training.results import Run, environment
 from fedbraid.training.run_directory import RunDirectory
 from fedbraid.training.run_spec import RunSpec
 from fedbraid.training.run_writer import OnRound
-from fedbraid.training.scheduler import CallbackError, Listener, iterate_runs
+from fedbraid.training.scheduler import Listener, iterate_runs
 from fedbraid.training.user_objects import UserObjects
 
 Note = Callable[[str], None]

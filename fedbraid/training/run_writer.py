@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from fedbraid.core.outputs import answering_logits
 from fedbraid.privacy import budget as privacy
 from fedbraid.report.summaries import summarise
 from fedbraid.storage.files import is_full
+from fedbraid.training.callbacks import RunState, notify
 from fedbraid.training.federation import Federation
 from fedbraid.training.results import Run
 from fedbraid.training.run_directory import RunDirectory, holds_a_run
@@ -48,7 +50,8 @@ class RunWriter(Generic[Some]):
     rounds: list[dict[str, Any]] = field(default_factory=list)
     saved: int = 0  # the round of the last checkpoint
     opened: bool = False  # whether training began: errors after that are failures, not refusals
-    stopped: bool = False  # by the answer of `on_round`
+    stopped: bool = False  # by the answer of `on_round`, or by a callback
+    callbacks: Sequence[Any] = ()
 
     def locked(self) -> AbstractContextManager[None]:
         return self.directory.locked() if self.directory else nullcontext()
@@ -65,8 +68,25 @@ class RunWriter(Generic[Some]):
         self.directory.check_same(self.config)
         self.directory.check_length(self.config.rounds, self.federation.chain)
 
+    @cached_property
+    def state(self) -> RunState:
+        """The run as callbacks see it, once it is open."""
+        place = self.directory.path if self.directory else None
+        return RunState(self.config, self.rounds, place, lambda: answering_logits(self.federation.module()))
+
+    def notify(self, hook: str) -> None:
+        """Call a hook of the callbacks, which may stop the run."""
+        if self.callbacks:
+            notify(self.callbacks, hook, self.state)
+            self.stopped = self.stopped or self.state.stopping
+
     def open(self) -> None:
         """Begin the run in its directory, or load its last checkpoint."""
+        self._open_directory()
+        if not self.federation.finished:
+            self.notify("on_start")
+
+    def _open_directory(self) -> None:
         if not self.directory:
             return
         if self.directory.started:
@@ -95,6 +115,7 @@ class RunWriter(Generic[Some]):
             self.save()
         if on_round and on_round(line, self.config) is STOP:
             self.stopped = True
+        self.notify("on_round")
         if is_latest and self.federation.finished:
             self.end()
 
@@ -104,6 +125,7 @@ class RunWriter(Generic[Some]):
         if self.directory:
             with self._reporting():
                 self.directory.finish(self.federation, self.summary())
+        self.notify("on_end")
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:

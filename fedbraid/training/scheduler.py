@@ -17,6 +17,7 @@ from fedbraid.config.schema import Config
 from fedbraid.engines.joint import why_apart
 from fedbraid.engines.local_engine import Local
 from fedbraid.errors import UserError
+from fedbraid.training.callbacks import CallbackError, check_callbacks
 from fedbraid.training.resolve import resolve_config
 from fedbraid.training.results import Run
 from fedbraid.training.run_checks import validate, validate_on_data
@@ -44,13 +45,8 @@ class Listener:
     """Called with a run that went wrong while others go on. Without it, the first such run ends everything."""
     should_stop: Callable[[], bool] = _never
     """Asked after each round. Once true, what goes on is saved and nothing else is begun."""
-
-
-class CallbackError(Exception):
-    """Carries what `on_round` raised past the code that handles failing runs: it is no failure of a run."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    callbacks: Sequence[Any] = ()
+    """Follow all runs (`callbacks.Callback`). What one raises ends everything."""
 
 
 def train_runs(
@@ -58,7 +54,7 @@ def train_runs(
 ) -> dict[int, Run]:
     """Train what is left of each run; return the runs by their index, without those that the listener heard of.
 
-    With `together`, runs that can share a stack do. What `on_round` raises comes out unchanged.
+    With `together`, runs that can share a stack do. What callbacks raise comes out unchanged.
     """
     try:
         return dict(iterate_runs(specs, resume=resume, together=together, listener=listener))
@@ -72,7 +68,7 @@ def iterate_runs(
 ) -> Iterator[tuple[int, Run]]:
     """Train what is left of each run; yield every run with its index as soon as it is over.
 
-    What `on_round` raises comes out as the `error` of a CallbackError.
+    What callbacks raise comes out as the `error` of a CallbackError.
     """
     listener = _guarded(listener or Listener())
     if listener.on_refused is None:
@@ -87,7 +83,8 @@ def iterate_runs(
 
 
 def _guarded(listener: Listener) -> Listener:
-    """Have errors of `on_round` pass as CallbackErrors."""
+    """Check the callbacks, and have errors of `on_round` pass as CallbackErrors."""
+    listener = replace(listener, callbacks=check_callbacks(listener.callbacks))
     on_round = listener.on_round
     if on_round is None:
         return listener
@@ -141,7 +138,7 @@ class _Scheduler:
                     log.debug("%s seed %d goes by itself: %s", simulation.config.method, simulation.config.seed, reason)
                     yield group
                     group = {}
-                group[index] = _writer(self.specs[index], simulation)
+                group[index] = self._writer(self.specs[index], simulation)
             if group:
                 yield group
 
@@ -208,7 +205,12 @@ class _Scheduler:
                 self._fail(index, error)
                 continue
             # those that are recorded were begun with the group, so they resume
-            yield from self.train({index: _writer(spec, beside)}, engines, resume=True)
+            yield from self.train({index: self._writer(spec, beside)}, engines, resume=True)
+
+    def _writer(self, spec: RunSpec, simulation: Simulation) -> RunWriter[Simulation]:
+        weights = simulation.model.tensors if spec.objects.model is not None else None
+        config = resolve_config(simulation, spec.objects)
+        return RunWriter(simulation, config, spec.directory, weights, callbacks=self.listener.callbacks)
 
     def _fail(self, index: int, error: Exception) -> None:
         assert self.listener.on_failed is not None
@@ -230,11 +232,6 @@ def train_group(group: Group, resume: bool, listener: Listener) -> Iterator[tupl
             run = group[index].result()
             locks[index].close()  # the directory is the receiver's now
             yield index, run
-
-
-def _writer(spec: RunSpec, simulation: Simulation) -> RunWriter[Simulation]:
-    weights = simulation.model.tensors if spec.objects.model is not None else None
-    return RunWriter(simulation, resolve_config(simulation, spec.objects), spec.directory, weights)
 
 
 def _why_not_with(others: Sequence[RunWriter[Simulation]], one: Simulation) -> str | None:

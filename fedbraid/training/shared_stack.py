@@ -91,7 +91,8 @@ def train_rounds(
     """Advance runs that share a stack round by round; yield the index of each as soon as it is over.
 
     On a GPU a round is launched before the lines of the one before are read, so that the device does not wait for the
-    log. It waits where a checkpoint is due, since that saves the state after the latest round, and where a run stops.
+    log. It waits where a checkpoint is due, since that saves the state after the latest round, where a run stops, and
+    with callbacks, whose `state.model` is that of the line they see.
     """
     indices, writers = list(group), list(group.values())
     stack = SharedStack([writer.federation for writer in writers])
@@ -100,7 +101,7 @@ def train_rounds(
     while (going := stack.going) and not stopping:
         unread.append(stack.launch())  # on a GPU this returns before the round is done
         stopping = should_stop()
-        waits = stopping or not stack.runs_ahead or any(writers[k].is_due for k in going)
+        waits = stopping or not stack.runs_ahead or any(writers[k].is_due or writers[k].callbacks for k in going)
         # One round stays unread, so that the GPU has work while its log is written; none if the run must wait here.
         while len(unread) > (not waits):
             for k, line in unread.pop(0)().items():
