@@ -17,6 +17,7 @@ class Krum(Strand):
     Of n clients at most f = ⌊`bad` · n⌋ are bad, which needs n ≥ 2 f + 3. The score of an update (parameters and
     buffers together) is the sum of its n − f − 2 smallest squared distances to others; those with the least scores are
     kept, of equal ones the first. They are chosen by count, and those that are kept are weighed by their shares.
+    A round from which too few clients come back leaves the model as it is.
     """
 
     title = "Krum (Blanchard et al., 2017)"
@@ -27,19 +28,22 @@ class Krum(Strand):
     keep: int = default(1, least=1)
 
     def init_server(self, setup: Setup) -> Tree:
-        if setup.cohort is not None:
-            self._check(setup.cohort)
+        if setup.cohort is not None and setup.cohort < (least := self._least(setup.cohort)):
+            raise UserError(
+                f"krum with bad={self.bad:g} and keep={self.keep} needs at least {least} clients in a round, and there "
+                f"are {setup.cohort}; take more clients, or a smaller bad or keep"
+            )
         return {}
 
     def aggregate(self, updates: Tensor, r: Round) -> tuple[Tensor, Tree]:
         assert r.shares is not None
         n = len(updates)
-        self._check(n)
-        neighbours = n - self._bad(n) - 2
+        if n < self._least(n):  # others were lost: of so few, a bad one could be the one that is kept
+            return torch.zeros_like(updates[0]), r.state
         # Row by row: [n, n, D] at once would not fit, and distances by way of scalar products lose digits.
         squares = torch.stack([(updates - one).square().sum(1) for one in updates])
         others = squares.fill_diagonal_(torch.inf)
-        scores = others.sort(1).values[:, :neighbours].sum(1)
+        scores = others.sort(1).values[:, : n - self._bad(n) - 2].sum(1)
         best = scores.argsort(stable=True)[: self.keep]
         shares = r.shares[best]
         return (shares / shares.sum()) @ updates[best], r.state
@@ -47,10 +51,5 @@ class Krum(Strand):
     def _bad(self, clients: int) -> int:
         return int(self.bad * clients + 1e-9)  # 0.29 · 100 is 28.999…
 
-    def _check(self, clients: int) -> None:
-        least = max(2 * self._bad(clients) + 3, self.keep)
-        if clients < least:
-            raise UserError(
-                f"krum with bad={self.bad:g} and keep={self.keep} needs at least {least} clients in a round, and there "
-                f"are {clients}; take more clients, or a smaller bad or keep"
-            )
+    def _least(self, clients: int) -> int:
+        return max(2 * self._bad(clients) + 3, self.keep)

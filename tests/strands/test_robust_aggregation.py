@@ -183,6 +183,21 @@ def test_krum_of_too_few_clients_is_refused(method, least):
         World(method, clients(4, 3))
 
 
+def test_krum_of_a_round_from_which_too_few_came_back_leaves_the_model():
+    world = World("krum(bad=0.4)", clients(9, 3))
+    start = world.server.w
+    assert torch.equal(world.round([0, 1, 2, 3, 4]).server.w, start)
+    assert not torch.equal(world.round().server.w, start)
+
+
+def test_secure_sums_have_nothing_to_hide_beside_a_robust_rule():
+    from fedbraid.deploy.secure_policy import MODEL, hidden
+
+    assert hidden(parse("fedprox")) == MODEL
+    for method in RULES:
+        assert not hidden(parse(f"{method}+prox"))
+
+
 def test_one_client_moves_the_model_by_no_more_than_its_share_of_the_bound():
     far = [*clients(3, 3), (np.ones(3), np.full(3, 1e6))]
     world = World("normclip(bound=0.5)", far, sizes=(1, 1, 1, 1))
