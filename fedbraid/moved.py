@@ -61,6 +61,7 @@ class MovedModules(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Look here for modules that Python does not find otherwise. Installing twice changes nothing."""
+    """Have old names imported as the new modules. Installing twice changes nothing."""
     if not any(type(finder).__name__ == MovedModules.__name__ for finder in sys.meta_path):
-        sys.meta_path.append(MovedModules())
+        # First, not last: Python would find `old.part` in the folder of `new`, and import it a second time.
+        sys.meta_path.insert(0, MovedModules())

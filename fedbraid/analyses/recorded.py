@@ -121,7 +121,8 @@ class Recorded:
 
     @cached_property
     def _spec(self) -> RunSpec:
-        return RunSpec(self._here, self.chain, self.objects, self.directory).as_recorded()
+        begun = RunSpec(self.config, self.chain, self.objects, self.directory).as_recorded()
+        return replace(begun, config=self._here)
 
     @property
     def _here(self) -> Config:

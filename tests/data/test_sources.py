@@ -5,6 +5,7 @@ import pytest
 
 from fedbraid import data
 from fedbraid.config.registry import Entry
+from fedbraid.data import data_sets
 from fedbraid.errors import UserError
 
 
@@ -165,7 +166,7 @@ def test_only_sets_that_come_as_files_are_told_where_to_look(monkeypatch, tmp_pa
     def from_files(data_dir, size=3):
         return (data_dir, size)
 
-    monkeypatch.setattr(data, "DATASETS", (*data.DATASETS, Entry("filed", "a set of files", from_files)))
+    monkeypatch.setattr(data_sets, "DATASETS", (*data.DATASETS, Entry("filed", "a set of files", from_files)))
     assert data.load("filed", tmp_path, size=5) == (tmp_path, 5)
     assert data.describe()[-1].options == {"size": 3}
     assert np.array_equal(data.load("digits", tmp_path).train.x, digits.train.x)

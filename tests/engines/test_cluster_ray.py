@@ -204,7 +204,7 @@ def test_without_ray_it_is_a_sentence(monkeypatch):
 def test_ray_is_imported_by_nobody_else():
     sources = Path(fb.__file__).parent.rglob("*.py")
     knowing = {p.name for p in sources if "import ray\n" in p.read_text() or "from ray" in p.read_text()}
-    assert knowing == {"ray_remote.py"}
+    assert knowing == {"actors.py"}
 
 
 # --- at random moments

@@ -52,6 +52,27 @@ COST = {  # down, up
     "skip(every=2)": (P, P),
     "scaffold+drift": (2 * P, 2 * P),
     "sam+drift": (P, P),
+    "cm": (2 * P, P + 1),  # the momentum; how far its steps reach
+    "sam+cm": (2 * P, P + 1),
+    "sam+scaffold": (2 * P, 2 * P),
+    "lesam": (P, P),
+    "lesam+scaffold": (2 * P, 2 * P),
+    "lesam+drift": (P, P),
+    "smoo": (2 * P, 2 * P),
+    "smoo+drift": (2 * P, 2 * P),
+    "acg": (P, P),
+    "acg+prox": (P, P),
+    "relaxed": (P, P),
+    "exp": (P, P + 1),  # the length of the update
+    "rs": (P, P),
+    "etf": (P + 1 + C * C, P + 1),  # a scale; the corners are fixed, and do not come back
+    "etf+rod": (P + 1 + C * C, P + 1),
+    "babu": (P, BODY),  # the head is frozen, and does not come back
+    "parts": (P, P),  # clients send the part of their own as they received it
+    "ditto": (P, P),
+    "apfl": (P, P),
+    "pfedme": (P, P),
+    "normclip": (P, P),
 }
 
 
@@ -75,7 +96,8 @@ def rounds(method, kind="loop", dtype="float64", count=3):
 @pytest.mark.parametrize("method", COST)
 def test_floats_sent(method):
     simulation, records = rounds(method)
-    assert simulation.setup.w.numel() == (P_NH if method.startswith("nh") else P)
+    sizes = {"nh": P_NH, "etf": P + 1 + C * C}
+    assert simulation.setup.w.numel() == sizes.get(method[:3].rstrip("("), sizes.get(method[:2], P))
     record = records[-1]
     assert (record["bytes_down"] / 8 / K, record["bytes_up"] / 8 / K) == COST[method]
 

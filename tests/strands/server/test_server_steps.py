@@ -152,9 +152,11 @@ def test_named_server_optimisers(name, written):
 
 @pytest.mark.parametrize("method", ["avgm", "opt(kind=yogi)", "scaffold+drift", "qfair+avgm", "nova+opt"])
 def test_the_servers_state_survives_being_saved(method, tmp_path):
+    from fedbraid.config.schema import Config
     from fedbraid.training.run_directory import RunDirectory
 
     world, run = World(), RunDirectory(tmp_path)
+    run.begin(Config())
     half = world.federation(method, directory=run.states)
     for _ in range(2):
         half.advance()
