@@ -26,8 +26,8 @@ def names(files):
     return [file.stem for file in files]
 
 
-def test_there_are_eleven_scripts_and_three_notebooks():
-    assert len(SCRIPTS) == 11
+def test_there_are_twelve_scripts_and_three_notebooks():
+    assert len(SCRIPTS) == 12
     assert len(NOTEBOOKS) == 3
     listed = re.findall(r"\]\((\S+)\)", (EXAMPLES / "README.md").read_text())
     assert sorted(listed) == sorted(str(file.relative_to(EXAMPLES)) for file in [*SCRIPTS, *NOTEBOOKS])
