@@ -10,7 +10,7 @@ MOST_SHOWN = 12
 """Entries of a list that a representation shows."""
 
 
-def short_repr(name: str, *first: Any, **facts: Any) -> str:
+def short_repr(name: str, /, *first: Any, **facts: Any) -> str:
     """Return a line such as `Dataset('digits', train=1437, test=360)`."""
     parts = [*map(repr, first), *(f"{key}={value!r}" for key, value in facts.items())]
     return f"{name}({', '.join(parts)})"

@@ -18,6 +18,9 @@ from fedbraid.errors import UserError
 
 Array = NDArray[Any]
 
+LONGEST_SHOWN = 60
+"""Characters of an option that a partition shows of its recipe."""
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -113,7 +116,9 @@ class Partition:
         facts: dict[str, Any] = {"clients": len(self), "samples": int(sizes.sum())}
         if len(self):
             facts |= {"smallest": int(sizes.min()), "largest": int(sizes.max())}
-        return {**self.recipe, **facts}
+        options = {key: value for key, value in self.recipe.items() if key != "params"} | self.recipe.get("params", {})
+        shown = {key: value if len(repr(value)) <= LONGEST_SHOWN else "…" for key, value in options.items()}
+        return shown | facts
 
     def label_counts(self, labels: Array, classes: int) -> NDArray[np.int64]:
         """[clients, classes]: how many samples of each class each client holds."""

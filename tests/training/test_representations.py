@@ -53,6 +53,10 @@ def test_data_and_methods_are_lines():
     assert repr(DATA) == f"Dataset('toy', train={len(DATA.train)}, test=20, shape=(4,), classes=3)"
     assert repr(PARTITION).startswith(f"Partition(clients={len(PARTITION)}, samples={len(DATA.train)}, smallest=")
     assert repr(fb.Partition(())) == "Partition(clients=0, samples=0)"
+    recipe = {"name": "listed", "seed": 0, "params": {"beta": 0.5, "owners": list(range(1000))}}
+    assert repr(replace(PARTITION, recipe=recipe)).startswith(
+        "Partition(name='listed', seed=0, beta=0.5, owners='…', clients=6, samples=37, smallest=1, "
+    )
     assert repr(fb.chain("prox(mu=0.3)+disco")) == "Chain('prox(mu=0.3)+disco')"
     assert "prox(mu=0.3)" in fb.chain("prox(mu=0.3)+disco")._repr_html_()
     assert "fedavg" in fb.chain("fedavg")._repr_html_() and "clients" in PARTITION._repr_html_()
