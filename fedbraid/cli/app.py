@@ -17,7 +17,7 @@ from fedbraid.cli.data_commands import data_app
 from fedbraid.cli.federation_commands import join, keys, serve
 from fedbraid.cli.predict import predict
 from fedbraid.cli.privacy_commands import privacy
-from fedbraid.cli.report import report
+from fedbraid.cli.report_command import report
 from fedbraid.cli.shared_options import (
     ConfigOption,
     DataDir,
