@@ -72,7 +72,7 @@ COST = {  # down, up
     "ditto": (P, P),
     "apfl": (P, P),
     "pfedme": (P, P),
-    "normclip": (P, P),
+    **dict.fromkeys(("normclip", "median", "trimmed", "rfa", "krum", "cclip"), (P, P)),  # the server alone does more
 }
 
 
