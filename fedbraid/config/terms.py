@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Any
 
+from fedbraid.core.parser_lock import PARSING
 from fedbraid.errors import UserError
 
 UNQUOTED = re.compile(r"""'[^']*'|"[^"]*"|=\s*([A-Za-z_]\w*)\s*(?=[,)])""")
@@ -22,7 +23,8 @@ def terms(text: str, wanted: str) -> list[tuple[str, dict[str, Any]]]:
     """
     quoted = UNQUOTED.sub(lambda found: f"='{found[1]}'" if found[1] else found[0], text.strip())
     try:
-        tree = ast.parse(quoted, mode="eval").body
+        with PARSING:
+            tree = ast.parse(quoted, mode="eval").body
         parts: list[ast.expr] = []
         while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
             parts.insert(0, tree.right)

@@ -1,4 +1,4 @@
-"""What code of one's own does, told by a few letters: so that a run does not change its code on the way unnoticed."""
+"""Digests of the source of user-defined strands and networks, so that a resumed run can detect changed code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from textwrap import dedent
 from torch import nn
 
 from fedbraid.core.chain import Chain
+from fedbraid.core.parser_lock import PARSING
 
 NETWORK = "the network"
 """Among names of strands, none of which has a space."""
@@ -32,7 +33,8 @@ def own_code(chain: Chain, network: nn.Module) -> dict[str, str]:
 def _digest(kinds: Iterable[type], *shown: str) -> str | None:
     own = [kind for kind in kinds if not _is_known(kind, "fedbraid", "torch", "builtins")]
     try:
-        sources = [*shown, *(_bare(inspect.getsource(kind)) for kind in own)]
+        with PARSING:
+            sources = [*shown, *(_bare(inspect.getsource(kind)) for kind in own)]
     except (OSError, TypeError, SyntaxError):  # made in an interpreter, or its file is gone
         return None
     return hashlib.sha256("\n".join(sources).encode()).hexdigest()[:16] if sources else None

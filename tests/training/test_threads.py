@@ -1,5 +1,6 @@
 """Runs in threads of one process train the models that they train alone."""
 
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +9,9 @@ import torch
 from torch import nn
 
 import fedbraid as fb
+from fedbraid.core.code import own_code
 from fedbraid.core.torch_generator import forked_generator
+from fedbraid.strands.parser import parse
 
 SETTINGS = {"rounds": 1, "partition": {"clients": 3}, "data": {"name": "digits", "samples": 120}}
 
@@ -58,3 +61,35 @@ def test_the_generator_is_left_as_it_was(switching):
         drawn = list(threads.map(draw, [0, 1] * 20))
     assert all(torch.equal(one, drawn[k % 2]) for k, one in enumerate(drawn))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Cycle:
+    """Garbage whose finaliser runs Python code: a collection in the middle of parsing lets other threads run."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        for _ in range(50):
+            pass
+
+
+def test_sources_are_digested_and_methods_parsed_in_threads(switching):
+    """Python's parser itself is not safe in threads of CPython 3.11."""
+    network, method = Net(), "fedprox(mu=0.1)+disco(a=0.4)"
+    chain = parse(method)
+
+    def look(k):
+        for _ in range(20):
+            Cycle()
+        return own_code(chain, network), str(parse(method))
+
+    before = gc.get_threshold()
+    gc.set_threshold(50)
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            found = list(threads.map(look, range(120)))
+    finally:
+        gc.set_threshold(*before)
+    assert all(one == found[0] for one in found)
+    assert found[0][1] == str(chain)
